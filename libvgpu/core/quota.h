@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * quota.h - the memory book of one allocation, as one process of the container sees it.
+ *
+ * Reserve before the driver is asked, release after the driver has freed. The sum over all live processes
+ * never exceeds the limit at any instant, and a process that dies at any instruction gives its bytes back:
+ * its slot stops counting once somebody sees that it is gone, nobody waits for it.
+ *
+ * No CUDA, no libc, no allocation. Shared memory that is read and written here is also written by the other
+ * processes of the container at any time, and may be written by a hostile one: every index and size that is
+ * read from it is bounded before use.
+ */
+#ifndef VGPU_QUOTA_H
+#define VGPU_QUOTA_H
+
+#include "../include/vgpu_abi.h"
+
+/* This process's private view; zeroed by the caller, never in shared memory. After a fork the child has a
+ * copy and takes a slot of its own at its first call (see vgpu_book_attach). */
+struct vgpu_book {
+  const struct vgpu_limits_page *limits; /* read-only mapping; the agent writes it at any time */
+  struct vgpu_usage_page *usage;         /* shared mapping; every process of the container writes it */
+  const uint32_t *fork_canary;           /* on a page that the kernel wipes in a forked child; nonzero while
+                                            this process is the one that registered; NULL: ask the kernel */
+  uint32_t device_count;                 /* validated copy */
+  uint32_t slot_count;
+  uint32_t slot_index;
+  uint64_t token;        /* atomic; our slot's owner value, 0: no slot yet */
+  uint32_t registering;  /* atomic; spin flag of the threads of this process */
+  uint64_t private_bytes[VGPU_MAX_DEVICES][VGPU_KIND_COUNT]; /* atomic; our own sums: the charge of this
+                                                                process is never taken as less */
+};
+
+/* Validates both mappings (magic, version, sizes, counts) and fills `book`. Maps and allocates nothing.
+ * 0, or -EPROTO: not our page, or a version that this code does not know; -EINVAL: size does not fit. */
+int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_bytes, void *usage, size_t usage_bytes);
+
+/* Makes an empty usage page in zeroed memory of vgpu_usage_page_bytes(device_count). */
+void vgpu_usage_init(void *usage, uint32_t device_count);
+
+/* Asks for `bytes` more of `device`. 0: reserved. -ENOMEM: over the limit (counted as a refusal).
+ * -EPROTO: the usage page was tampered with; -EAGAIN: every slot is taken by a live process. Nothing is
+ * reserved unless 0 is returned. Thread-safe; no syscall unless this is the first call of the process, the
+ * epoch changed, or the request does not fit. */
+int vgpu_reserve(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
+
+/* Gives back bytes that were reserved and not used (driver refused, or took less): not counted as a free. */
+void vgpu_cancel(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
+
+/* Gives back bytes after the driver freed them. Never below zero. */
+void vgpu_release(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
+
+/* Books what the driver took although nothing was reserved for it (it cannot be undone): may pass the limit,
+ * so that the next request is refused and the overuse is visible. */
+void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
+
+/* The limit in force and what all live processes hold, in bytes. */
+uint64_t vgpu_limit_bytes(const struct vgpu_book *book, uint32_t device);
+uint64_t vgpu_used_bytes(struct vgpu_book *book, uint32_t device);
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * vgpu_abi.h - THE layout of the two pages that the agent and libvgpu share. Nothing else defines it:
+ * the shim compiles it, and Go compiles it through cgo (package limiter).
+ *
+ *   limits page  written by the agent, mounted read-only into the container, read by the shim.
+ *   usage page   written by the processes of the container, read by the agent, which believes nothing in it.
+ *
+ * Rules: fixed-width integers, text as uint8_t padded with NULs, explicit padding, no pointers, no libc types.
+ * Fields marked "atomic" are only touched through the __atomic builtins. Each field has one writer, named
+ * beside it. Bytes called reserved are written as zero and ignored by readers of this version. A change of
+ * layout or meaning needs a new VGPU_ABI_VERSION; readers refuse a version that they do not know.
+ *
+ * This header includes nothing but <stdint.h> and <stddef.h>, so it compiles for any libc or none.
+ */
+#ifndef VGPU_ABI_H
+#define VGPU_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+  VGPU_ABI_VERSION = 1,
+  VGPU_MAX_DEVICES = 16,      /* devices in one allocation */
+  VGPU_UUID_BYTES = 64,       /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
+  VGPU_KEY_BYTES = 40,        /* allocation key, text, NUL padded */
+  VGPU_LIMITS_PAGE_BYTES = 4096,
+  VGPU_SLOT_COUNT = 256,      /* live processes of one container that may hold device memory at once */
+  VGPU_CACHE_LINE_BYTES = 64
+};
+
+#define VGPU_LIMITS_MAGIC 0x314d494c55504756ULL /* "VGPULIM1", little endian */
+#define VGPU_USAGE_MAGIC 0x3147535555504756ULL  /* "VGPUUSG1", little endian */
+
+/* What a charge is for. The shim's sum runs over all VGPU_KIND_COUNT words, also those that this version
+ * gives no name, so that a newer process beside an older one is still counted by it. */
+enum vgpu_kind {
+  VGPU_KIND_DEVICE = 0,  /* linear and pitched memory */
+  VGPU_KIND_MANAGED = 1, /* managed memory, charged in full */
+  VGPU_KIND_POOL = 2,    /* what stream-ordered pools hold from the driver */
+  VGPU_KIND_COUNT = 8
+};
+
+/* One device of an allocation. Writer: the agent, through the ledger. The group is published under
+ * `generation` (odd while it is being written), and memory_limit_bytes is also atomic by itself. */
+struct vgpu_limits_device {
+  uint8_t uuid[VGPU_UUID_BYTES];
+  uint32_t generation;         /* atomic */
+  uint32_t slice_count;        /* slices of this device that the allocation holds */
+  uint64_t memory_limit_bytes; /* atomic; 0 means nothing may be allocated */
+  uint8_t reserved[112];
+};
+
+/* The limits page. Writer: the agent. Readers: every process of the container (read-only mapping). */
+struct vgpu_limits_page {
+  uint64_t magic;
+  uint32_t abi_version;
+  uint32_t page_bytes;   /* VGPU_LIMITS_PAGE_BYTES */
+  uint32_t device_count; /* 1..VGPU_MAX_DEVICES; fixed at creation */
+  uint32_t epoch;        /* atomic; raised at each container start: slots of an older epoch are dead */
+  uint8_t allocation_key[VGPU_KEY_BYTES];
+  uint8_t reserved[64];
+  struct vgpu_limits_device devices[VGPU_MAX_DEVICES];
+};
+
+/* Counters of processes that are gone, per device. Writers: processes of the container that take over a
+ * dead slot (atomic add). Statistics only: a kill in the middle of folding may lose one process's counts. */
+struct vgpu_usage_device {
+  uint64_t allocations; /* atomic */
+  uint64_t frees;       /* atomic */
+  uint64_t refusals;    /* atomic */
+  uint8_t reserved[40];
+};
+
+/* One device of one process. Writer: the owner of the slot (its threads, by atomic add).
+ * A reader that sums charges loads trying_bytes BEFORE charged_bytes: a reservation is added to
+ * charged_bytes before it is taken from trying_bytes, so it is never missed. */
+struct vgpu_usage_slot_device {
+  uint64_t charged_bytes[VGPU_KIND_COUNT]; /* atomic; reserved or committed, by enum vgpu_kind */
+  uint64_t trying_bytes;                   /* atomic; asked for, not yet admitted */
+  uint64_t allocations;                    /* atomic; admitted */
+  uint64_t frees;                          /* atomic */
+  uint64_t refusals;                       /* atomic */
+  uint8_t reserved[32];
+};
+
+/* One process. `owner` is taken by compare-and-swap from 0 by the process that claims the slot and put
+ * back to 0 by whoever finds it dead; every other field has the owner as its only writer. A slot counts
+ * only while ready == owner: the claimer clears its fields first, and nobody clears them for it. */
+struct vgpu_usage_slot {
+  uint64_t owner;      /* atomic; random token of one registration, 0: free; the low 22 bits are the pid */
+  uint64_t ready;      /* atomic; equal to owner once the fields below are valid */
+  uint64_t start_time; /* /proc/PID/stat field 22: clock ticks after boot; 0: unknown */
+  uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
+  uint32_t epoch;      /* of the limits page, when the slot was taken */
+  uint32_t reserved0;
+  uint64_t reserved1;
+  uint64_t folded;     /* atomic; token whose counters went into vgpu_usage_device already */
+  uint64_t reserved2;
+};
+
+/* Start of the usage page; device_count vgpu_usage_device follow, then slot_count slots, each a
+ * vgpu_usage_slot followed by device_count vgpu_usage_slot_device. Writer of this header: the agent at
+ * creation (or the first process, standalone); only slot_high_water is changed later, by the processes. */
+struct vgpu_usage_page {
+  uint64_t magic;
+  uint32_t abi_version;
+  uint32_t page_bytes;      /* whole file, a multiple of 4096 */
+  uint32_t device_count;    /* equal to that of the limits page */
+  uint32_t slot_count;      /* VGPU_SLOT_COUNT */
+  uint32_t slot_high_water; /* atomic; slots at and above this index were never taken */
+  uint32_t reserved0;
+  uint8_t reserved[32];
+};
+
+/* Offset of slot `index` from the start of a usage page with `device_count` devices. */
+static inline size_t vgpu_usage_slot_offset(uint32_t device_count, uint32_t index) {
+  size_t slot_bytes = sizeof(struct vgpu_usage_slot) + device_count * sizeof(struct vgpu_usage_slot_device);
+  return sizeof(struct vgpu_usage_page) + device_count * sizeof(struct vgpu_usage_device) + index * slot_bytes;
+}
+
+/* Size of a usage page file: rounded up to whole 4096-byte pages. */
+static inline size_t vgpu_usage_page_bytes(uint32_t device_count) {
+  return (vgpu_usage_slot_offset(device_count, VGPU_SLOT_COUNT) + 4095) & ~(size_t)4095;
+}
+
+#define VGPU_LAYOUT(condition) _Static_assert(condition, "layout change needs a new ABI version")
+VGPU_LAYOUT(sizeof(struct vgpu_limits_device) == 192);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_device, generation) == 64);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_device, memory_limit_bytes) == 72);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_page, epoch) == 20);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_page, allocation_key) == 24);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_page, devices) == 128);
+VGPU_LAYOUT(sizeof(struct vgpu_limits_page) == 3200);
+VGPU_LAYOUT(sizeof(struct vgpu_usage_page) == 64);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_page, slot_high_water) == 24);
+VGPU_LAYOUT(sizeof(struct vgpu_usage_device) == 64);
+VGPU_LAYOUT(sizeof(struct vgpu_usage_slot) == 64);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, epoch) == 32);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, folded) == 48);
+VGPU_LAYOUT(sizeof(struct vgpu_usage_slot_device) == 128);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_slot_device, trying_bytes) == 64);
+
+#endif
