@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The vgpud Authors
+#
+# The front door: `make help` lists it. Everything that is made lies in build/; `make clean` removes it.
+# Needs bash, Go, gcc and make; scripts/need.sh says or installs what else a target wants on Debian.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+OUT := $(CURDIR)/build
+JOBS ?= $(shell nproc)
+
+# One set of flags for every Go build: others would compile every dependency again.
+export GOFLAGS := -buildvcs=false
+export CGO_ENABLED := 1
+
+# A nested make takes our job server where there is one, and -j otherwise.
+SUBMAKE = $(MAKE) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
+
+.PHONY: help build shim sim agent demo test check e2e bench-shim format docs tools clean need-build
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+build: shim sim agent ## Build the agent, libvgpu and the simulated GPU into build/
+
+shim: need-build
+	@$(SUBMAKE) -C libvgpu OUT=$(OUT) all
+
+sim: need-build
+	@$(SUBMAKE) -C libvgpu/sim OUT=$(OUT) all
+
+agent: need-build
+	@mkdir -p $(OUT)
+	go build -o $(OUT)/vgpud ./agent
+
+need-build:
+	@scripts/need.sh build
+
+demo: build ## Walk through vgpud on a simulated GPU: no GPU, no cluster, no root
+	@$(OUT)/vgpud demo
+
+test: build ## Run all tests that need only a compiler, and count them
+	@OUT=$(OUT) scripts/test.sh
+
+check: tools ## Lint, formatting, exports, layering, generated docs
+	@OUT=$(OUT) scripts/check.sh
+
+e2e: build ## Run the end-to-end tests on a real one-node Kubernetes cluster (root)
+	@OUT=$(OUT) scripts/e2e/run.sh
+
+bench-shim: shim sim ## Measure what libvgpu adds to a call, in ns, also as JSON
+	@$(SUBMAKE) -C libvgpu OUT=$(OUT) bench
+
+format: ## Format Go and C
+	@gofmt -w $$(git ls-files '*.go')
+	@clang-format -i $$(git ls-files 'libvgpu/*.[ch]')
+
+docs: build ## Write the generated pages of docs/ again
+	@OUT=$(OUT) scripts/gendocs.sh docs
+
+tools: ## Build the pinned linter into build/tools (once)
+	@OUT=$(OUT) scripts/tools/build.sh
+
+clean: ## Remove build/
+	rm -rf $(OUT)

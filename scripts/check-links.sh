@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The vgpud Authors
+#
+# Every relative link of the Markdown pages leads to a file that exists, and every path in `code` that looks
+# like one of ours (it has a folder of this tree in front) does too.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+git ls-files --cached --others --exclude-standard -- '*.md' | {
+  bad=0
+  while read -r page; do
+    [ -f "$page" ] || continue
+    dir=$(dirname "$page")
+    while read -r target; do
+      path=${target%%#*}
+      case $target in http://* | https://* | mailto:* | '#'*) continue ;; esac
+      [ -e "$dir/$path" ] || { echo "$page: link to $target leads nowhere"; bad=1; }
+    done < <(grep -oP '\]\(\K[^)\s]+' "$page")
+    while read -r path; do
+      # A glob stands for its files; build/ and placeholders are not in the tree.
+      case $path in *[\<\{…]*) continue ;; esac
+      compgen -G "$path" >/dev/null || { echo "$page: names $path, which is not there"; bad=1; }
+      # shellcheck disable=SC2016  # the backquote is Markdown's
+    done < <(grep -oP '`\K(agent|limiter|libvgpu|plugin|internal|scripts|docs|bpf|deploy)/[^`\s:]+(?=`)' "$page")
+  done
+  exit $bad
+}
