@@ -7,6 +7,9 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
+# shellcheck disable=SC2016 # the backquotes are Markdown's
+code='`\K(agent|limiter|libvgpu|plugin|internal|scripts|docs|bpf|deploy)/[^`\s:]+(?=`)'
+
 git ls-files --cached --others --exclude-standard -- '*.md' | {
   bad=0
   while read -r page; do
@@ -21,8 +24,7 @@ git ls-files --cached --others --exclude-standard -- '*.md' | {
       # A glob stands for its files; build/ and placeholders are not in the tree.
       case $path in *[\<\{…]*) continue ;; esac
       compgen -G "$path" >/dev/null || { echo "$page: names $path, which is not there"; bad=1; }
-      # shellcheck disable=SC2016  # the backquote is Markdown's
-    done < <(grep -oP '`\K(agent|limiter|libvgpu|plugin|internal|scripts|docs|bpf|deploy)/[^`\s:]+(?=`)' "$page")
+    done < <(grep -oP "$code" "$page")
   done
   exit $bad
 }
