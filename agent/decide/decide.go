@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Package decide turns what was observed into what is to be done: (Snapshot, Policy, State) → (Decisions, State).
+// It does no I/O, reads no clock, keeps no log and changes none of its arguments, so that every case is a text
+// file in testdata. app.go applies the decisions. health.go judges GPUs, memory.go judges allocations.
+package decide
+
+import (
+	"time"
+
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+// Policy is what the operator chose. It does not change while the agent runs.
+type Policy struct {
+	SlicesPerGPU int
+	// MarginBytes is kept free on each GPU, beyond what the driver reserves.
+	MarginBytes uint64
+	// RecoverAfter is how many ticks in a row a failed GPU must be readable before it is healthy again.
+	RecoverAfter int
+	// ReleaseAge is the age before which no allocation is released: the kubelet writes its record
+	// only after Allocate has answered.
+	ReleaseAge time.Duration
+	// ReleaseAfter is how many ticks in a row the kubelet's record must be without an allocation
+	// before it is released.
+	ReleaseAfter int
+}
+
+// State is what has to be remembered between ticks. The zero value is the start.
+type State struct {
+	GPUs   map[string]GPUState
+	Absent map[string]int // ticks in a row without a trace, by allocation key
+	// TamperedTotal counts how often a page was found changed by its container.
+	TamperedTotal uint64
+}
+
+// Decisions are what one tick asks for.
+type Decisions struct {
+	// GPUs has every card ever seen, sorted by UUID, the withdrawn ones included.
+	GPUs []GPUVerdict
+	// Allocations has every allocation of the snapshot, sorted by key.
+	Allocations []AllocationVerdict
+	// Transitions are the changes of GPU health in this tick, for the log.
+	Transitions []Transition
+}
+
+// Decide judges one snapshot.
+func Decide(snapshot *monitor.Snapshot, policy Policy, state State) (Decisions, State) {
+	var decisions Decisions
+	var next State
+	decisions.GPUs, decisions.Transitions, next.GPUs = judgeGPUs(snapshot, policy, state.GPUs)
+	decisions.Allocations, next.Absent = judgeAllocations(snapshot, policy, state.Absent)
+	next.TamperedTotal = state.TamperedTotal
+	for _, verdict := range decisions.Allocations {
+		if verdict.Tampered {
+			next.TamperedTotal++
+		}
+	}
+	return decisions, next
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package decide
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+// Reasons for a GPU's health, as they appear in metrics and logs.
+const (
+	ReasonOK         = "ok"
+	ReasonUnreadable = "gpu-unreadable" // its memory cannot be read, or nothing can watch it
+	ReasonLost       = "gpu-lost"       // the driver lost it, or no longer lists it
+	ReasonMIG        = "gpu-mig"        // split by MIG: the whole card cannot be used
+	ReasonRecovering = "recovering"     // readable again, but not for long enough
+)
+
+// GPUVerdict is what is offered of one card.
+type GPUVerdict struct {
+	UUID        string
+	Healthy     bool
+	Reason      string
+	UsableBytes uint64 // total less the driver's reserve and the margin; fixed at the first good reading
+	Slices      int    // 0: the card has never been readable and is not offered
+	NUMANode    int    // -1: none known
+}
+
+// Transition is a change of one card's health.
+type Transition struct {
+	UUID    string
+	Healthy bool
+	Reason  string
+	Detail  string // evidence, for people
+}
+
+// GPUState is what is remembered of one card.
+type GPUState struct {
+	UsableBytes uint64
+	NUMANode    int
+	Healthy     bool
+	Reason      string
+	GoodTicks   int // readable in a row since it was last withdrawn
+}
+
+// judgeGPUs withdraws a card at the first tick in which it cannot be read and takes it back after
+// Policy.RecoverAfter readable ticks. A card that was never readable is listed, but with no slices.
+func judgeGPUs(snapshot *monitor.Snapshot, policy Policy, known map[string]GPUState) (
+	[]GPUVerdict, []Transition, map[string]GPUState) {
+	next := maps.Clone(known)
+	if next == nil {
+		next = map[string]GPUState{}
+	}
+	seen := map[string]monitor.GPU{}
+	for _, gpu := range snapshot.GPUs {
+		seen[gpu.UUID] = gpu
+		if _, remembered := next[gpu.UUID]; !remembered {
+			// As if it had just recovered: a good first reading offers it at once.
+			next[gpu.UUID] = GPUState{NUMANode: gpu.NUMANode, Reason: ReasonRecovering, GoodTicks: policy.RecoverAfter}
+		}
+	}
+	var verdicts []GPUVerdict
+	var transitions []Transition
+	for _, uuid := range slices.Sorted(maps.Keys(next)) {
+		before := next[uuid]
+		reading, listed := seen[uuid]
+		if !listed {
+			reading = missing(uuid, snapshot.SourceUp(monitor.SourceNVML))
+		}
+		after := before.step(reading, policy)
+		next[uuid] = after
+		if _, remembered := known[uuid]; after.Healthy != before.Healthy || (!remembered && !after.Healthy) {
+			transitions = append(transitions, Transition{uuid, after.Healthy, after.Reason, reading.Detail})
+		}
+		verdict := GPUVerdict{UUID: uuid, Healthy: after.Healthy, Reason: after.Reason,
+			UsableBytes: after.UsableBytes, NUMANode: after.NUMANode}
+		if after.UsableBytes > 0 {
+			verdict.Slices = policy.SlicesPerGPU
+		}
+		verdicts = append(verdicts, verdict)
+	}
+	return verdicts, transitions, next
+}
+
+// missing stands for a card that the snapshot does not have: lost when the driver answered without it,
+// unreadable when the driver did not answer at all.
+func missing(uuid string, driverAnswers bool) monitor.GPU {
+	if driverAnswers {
+		return monitor.GPU{UUID: uuid, Health: monitor.GPULost, Detail: "the driver no longer lists it"}
+	}
+	return monitor.GPU{UUID: uuid, Health: monitor.GPUUnreadable, Detail: "the driver's management library does not answer"}
+}
+
+// step moves one card by one tick.
+func (s GPUState) step(reading monitor.GPU, policy Policy) GPUState {
+	switch reading.Health {
+	case monitor.GPULost:
+		return s.withdrawn(ReasonLost)
+	case monitor.GPUMIG:
+		return s.withdrawn(ReasonMIG)
+	case monitor.GPUUnreadable:
+		return s.withdrawn(ReasonUnreadable)
+	case monitor.GPUReadable:
+	}
+	if s.UsableBytes == 0 {
+		s.UsableBytes = usable(reading, policy)
+		s.NUMANode = reading.NUMANode
+	}
+	if s.UsableBytes == 0 {
+		return s.withdrawn(ReasonUnreadable)
+	}
+	if s.Healthy {
+		return s
+	}
+	s.GoodTicks++
+	s.Reason = ReasonRecovering
+	if s.GoodTicks >= policy.RecoverAfter {
+		s.Healthy, s.Reason = true, ReasonOK
+	}
+	return s
+}
+
+func (s GPUState) withdrawn(reason string) GPUState {
+	s.Healthy, s.Reason, s.GoodTicks = false, reason, 0
+	return s
+}
+
+// usable is what can be granted of a card; 0 when nothing is left.
+func usable(gpu monitor.GPU, policy Policy) uint64 {
+	if gpu.TotalBytes <= gpu.ReservedBytes || gpu.TotalBytes-gpu.ReservedBytes <= policy.MarginBytes {
+		return 0
+	}
+	return gpu.TotalBytes - gpu.ReservedBytes - policy.MarginBytes
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package decide
+
+import (
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+// AllocationVerdict is what is thought of one allocation.
+type AllocationVerdict struct {
+	Key string
+	// Tampered: the usage page is not as the agent made it. It is to be restored.
+	Tampered bool
+	// Missing: a page is not there. It is to be made again; processes that run keep the old one.
+	Missing bool
+	// OverLimit: by its own book the container holds more of a GPU than it was granted.
+	OverLimit bool
+	// Release: its container is gone; the ledger takes the slices back and the pages are removed.
+	Release bool
+	// Reason says why, for people; empty when there is nothing to say.
+	Reason string
+}
+
+// judgeAllocations looks at each allocation. Release needs all of: the kubelet's record was read and is
+// without it for Policy.ReleaseAfter ticks in a row, it is older than Policy.ReleaseAge, and no process
+// of its pod is known to run.
+func judgeAllocations(snapshot *monitor.Snapshot, policy Policy, absent map[string]int) (
+	[]AllocationVerdict, map[string]int) {
+	next := map[string]int{}
+	var verdicts []AllocationVerdict
+	kubeletUp := snapshot.SourceUp(monitor.SourceKubelet)
+	for _, allocation := range snapshot.Allocations {
+		verdict := AllocationVerdict{Key: allocation.Key}
+		judgePages(allocation, &verdict)
+		switch {
+		case !kubeletUp:
+			// Nothing was learnt: neither a trace nor its absence.
+			if ticks := absent[allocation.Key]; ticks > 0 {
+				next[allocation.Key] = ticks
+			}
+		case allocation.Absent:
+			next[allocation.Key] = absent[allocation.Key] + 1
+		}
+		if kubeletUp && next[allocation.Key] >= policy.ReleaseAfter && allocation.Age > policy.ReleaseAge &&
+			!mayRun(snapshot, allocation) {
+			verdict.Release = true
+			verdict.Reason = "the kubelet no longer holds it"
+		}
+		verdicts = append(verdicts, verdict)
+	}
+	return verdicts, next
+}
+
+// mayRun says whether processes of the allocation's pod run, or may run because nobody can tell at present.
+func mayRun(snapshot *monitor.Snapshot, allocation monitor.Allocation) bool {
+	if allocation.PodProcesses < 0 {
+		return allocation.Owner.Known() && snapshot.SourceDown(monitor.SourceProcs)
+	}
+	return allocation.PodProcesses > 0
+}
+
+func judgePages(allocation monitor.Allocation, verdict *AllocationVerdict) {
+	switch allocation.Pages {
+	case monitor.PagesTampered:
+		verdict.Tampered, verdict.Reason = true, allocation.Reason
+	case monitor.PagesMissing:
+		verdict.Missing, verdict.Reason = true, allocation.Reason
+	case monitor.PagesReadable, monitor.PagesUnknown:
+	}
+	for _, share := range allocation.GPUs {
+		if share.Measured && share.UsedBytes > share.LimitBytes {
+			verdict.OverLimit = true
+			verdict.Reason = "uses more of " + share.GPUUUID + " than its limit"
+		}
+	}
+}

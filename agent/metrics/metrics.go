@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Package metrics publishes one tick's view as vgpud.prom for node-exporter's textfile collector: whole or not at
+// all. catalogue.go has one row per metric, render.go makes the text, textfile.go puts it in place. app.go fills a
+// View per tick and is the only caller. Labels come partly from containers and drivers and are untrusted: what is
+// not valid text never reaches the file.
+package metrics
+
+import (
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+// View is everything that one file says. Snapshot is never nil.
+type View struct {
+	Snapshot      *monitor.Snapshot
+	Decisions     decide.Decisions
+	TamperedTotal uint64
+	Slices        []SliceCounts
+	Plugin        Plugin
+	Build         Build
+	WriteErrors   uint64 // set by Textfile
+}
+
+// SliceCounts says what becomes of the slices of one GPU; the three add up to all of them.
+type SliceCounts struct {
+	GPUUUID                    string
+	Free, Allocated, Withdrawn int
+}
+
+// Plugin is how the device plugin fares with the kubelet.
+type Plugin struct {
+	Registered           bool
+	Registrations        uint64
+	RegistrationFailures uint64
+	Allocate             Durations
+}
+
+// Durations is a histogram in seconds. Buckets maps an upper bound to how many took no longer.
+type Durations struct {
+	Count      uint64
+	SumSeconds float64
+	Buckets    map[float64]uint64
+}
+
+// Build says what runs.
+type Build struct {
+	Version, Revision, GoVersion, LibraryBuildID string
+}

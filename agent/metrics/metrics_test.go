@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Tests of the text: golden file, the official parser and linter, hostile labels (C48), documentation.
+
+package metrics
+
+import (
+	"bytes"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// exampleView has one of everything.
+func exampleView() View {
+	owner := monitor.Owner{PodUID: "uid-1", Namespace: "md", Pod: "benchmem-01", Container: "gmx"}
+	return View{
+		Snapshot: &monitor.Snapshot{
+			At: time.Unix(1700000000, 500000000),
+			Sources: []monitor.SourceStatus{{Name: "nvml", Up: true}, {Name: "kubelet", Error: "no such file"},
+				{Name: "procs", Absent: true}},
+			GPUs: []monitor.GPU{
+				{UUID: "GPU-a", Model: "NVIDIA H100 80GB HBM3", TotalBytes: 80 << 30, UsedBytes: 1 << 30, UsableBytes: 79 << 30,
+					HeldBytes: 8 << 30, Health: monitor.GPUReadable},
+				{UUID: "GPU-b", Index: 1, Health: monitor.GPULost, UsableBytes: 79 << 30},
+			},
+			Allocations: []monitor.Allocation{
+				{Key: "k1", Owner: owner, GPUs: []monitor.Share{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0", "GPU-a::3"},
+					LimitBytes: 16 << 30, UsedBytes: 5 << 20, Allocations: 7, Refusals: 2, Measured: true}}},
+				{Key: "k2", GPUs: []monitor.Share{{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::1"}, LimitBytes: 8 << 30}}},
+			},
+		},
+		Decisions: decide.Decisions{
+			GPUs:        []decide.GPUVerdict{{UUID: "GPU-a", Healthy: true, Reason: "ok"}, {UUID: "GPU-b", Reason: "gpu-lost"}},
+			Allocations: []decide.AllocationVerdict{{Key: "k1", OverLimit: true}, {Key: "k2", Tampered: true}},
+		},
+		TamperedTotal: 3,
+		Slices:        []SliceCounts{{GPUUUID: "GPU-a", Free: 8, Allocated: 2}, {GPUUUID: "GPU-b", Allocated: 1, Withdrawn: 9}},
+		Plugin: Plugin{Registered: true, Registrations: 2, RegistrationFailures: 1,
+			Allocate: Durations{Count: 3, SumSeconds: 0.012, Buckets: map[float64]uint64{0.001: 1, 0.01: 3, 0.1: 3}}},
+		Build: Build{Version: "v0.1.0", Revision: "abc", GoVersion: "go1.26", LibraryBuildID: "deadbeef"},
+	}
+}
+
+// mustParse reads text the way node-exporter does and fails the test on anything that it would refuse.
+func mustParse(t *testing.T, text []byte) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatalf("the official parser refuses the file: %v\n%s", err, text)
+	}
+	for name, family := range families {
+		if family.Help == nil || family.GetType() == dto.MetricType_UNTYPED {
+			t.Errorf("metric %s has no help or no type", name)
+		}
+		for _, metric := range family.GetMetric() {
+			if metric.TimestampMs != nil {
+				t.Errorf("metric %s has a timestamp: the collector drops such a file", name)
+			}
+		}
+	}
+	return families
+}
+
+func TestGolden(t *testing.T) {
+	text, err := render(exampleView())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustParse(t, text)
+	golden := filepath.Join("testdata", "example.prom.golden")
+	if *update {
+		if err := os.WriteFile(golden, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(text)); diff != "" {
+		t.Errorf("(-want +got; -update rewrites it)\n%s", diff)
+	}
+}
+
+func TestLint(t *testing.T) {
+	text, err := render(exampleView())
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.New(bytes.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
+}
+
+// An agent that has just started has every series that can be known, and no others.
+func TestEmptyViewIsComplete(t *testing.T) {
+	text, err := render(View{Snapshot: &monitor.Snapshot{At: time.Unix(1, 0)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := mustParse(t, text)
+	for _, row := range catalogue() {
+		_, present := families[row.name]
+		if known := len(row.labels) == 0 || row.name == "vgpud_plugin_registrations_total" || row.name == "vgpud_build_info"; known != present {
+			t.Errorf("metric %s is present: %t, want %t", row.name, present, known)
+		}
+		if !strings.HasPrefix(row.name, "vgpud_") {
+			t.Errorf("metric %s lacks our prefix", row.name)
+		}
+	}
+}
+
+// C48: whatever a driver, a pod or a page calls itself, the file stays readable and says it as well as can be.
+func TestHostileLabels(t *testing.T) {
+	for _, test := range []struct{ name, label, want string }{
+		{"quotes and backslashes", `Foo "2.5" HDD C:\dir\`, `Foo "2.5" HDD C:\dir\`},
+		{"newline and tab", "a\nb\tc", "a\nb\tc"},
+		{"letters", "Größe 学", "Größe 学"},
+		{"invalid bytes", "\x80\x81x", "\uFFFDx"},
+		{"NUL ends it", "GPU-x\x00\x80rest", "GPU-x"},
+		{"only invalid bytes and NUL", "\x80\x00\x80", "\uFFFD"},
+		{"longest name", strings.Repeat("n", 253), strings.Repeat("n", 253)},
+		{"beyond every name", strings.Repeat("n", 5000), strings.Repeat("n", maxLabelBytes)},
+		{"cut in a letter", strings.Repeat("n", maxLabelBytes-1) + "ß", strings.Repeat("n", maxLabelBytes-1) + "\uFFFD"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			view := exampleView()
+			view.Snapshot.GPUs[0].Model = test.label
+			view.Snapshot.Allocations[0].Owner.Container = test.label
+			view.Snapshot.Allocations[0].GPUs[0].GPUUUID = test.label
+			text, err := render(view)
+			if err != nil {
+				t.Fatal(err)
+			}
+			families := mustParse(t, text)
+			checkLabel(t, families["vgpud_gpu_info"], "model", test.want)
+			checkLabel(t, families["vgpud_slice_memory_used_bytes"], "container", test.want)
+			checkLabel(t, families["vgpud_slice_memory_used_bytes"], "gpu_uuid", test.want)
+		})
+	}
+}
+
+func checkLabel(t *testing.T, family *dto.MetricFamily, label, want string) {
+	t.Helper()
+	for _, metric := range family.GetMetric() {
+		for _, pair := range metric.GetLabel() {
+			if pair.GetName() == label && pair.GetValue() == want {
+				return
+			}
+		}
+	}
+	t.Errorf("no series of %s has %s=%q", family.GetName(), label, want)
+}
+
+// Two names that are the same once they are text must not make the file invalid.
+func TestCollidingLabelsAreDroppedAndCounted(t *testing.T) {
+	view := exampleView()
+	view.Snapshot.Allocations[0].Key = "same\x00one"
+	view.Snapshot.Allocations[1].Key = "same\x00two"
+	for i := range view.Snapshot.Allocations {
+		view.Snapshot.Allocations[i].Owner = monitor.Owner{}
+		view.Snapshot.Allocations[i].GPUs[0].GPUUUID = "GPU-a"
+	}
+	text, err := render(view)
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := mustParse(t, text)
+	if got := len(families["vgpud_slice_memory_limit_bytes"].GetMetric()); got != 1 {
+		t.Errorf("%d series of the limit, want 1", got)
+	}
+	if got := families[droppedSeries].GetMetric()[0].GetGauge().GetValue(); got != 1 {
+		t.Errorf("%s is %v, want 1", droppedSeries, got)
+	}
+}
+
+func TestExtremeNumbers(t *testing.T) {
+	view := exampleView()
+	share := &view.Snapshot.Allocations[0].GPUs[0]
+	share.UsedBytes, share.Refusals, share.Allocations = math.MaxUint64, math.MaxUint64, math.MaxUint64
+	view.Plugin.Allocate.SumSeconds = math.Inf(1)
+	text, err := render(view)
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := mustParse(t, text)
+	if got := families["vgpud_slice_memory_used_bytes"].GetMetric()[0].GetGauge().GetValue(); got != math.MaxUint64 {
+		t.Errorf("used is %v, want 2^64-1", got)
+	}
+}
+
+func TestMarkdownNamesEveryMetric(t *testing.T) {
+	var text bytes.Buffer
+	if err := WriteMarkdown(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range catalogue() {
+		if !strings.Contains(text.String(), "| `"+row.name+"` | "+string(row.kind)+" |") {
+			t.Errorf("the documentation lacks %s", row.name)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Package source defines what the agent can observe and the value types in which it arrives: small interfaces,
+// one per source, implemented by the adapters in the subfolders and by package fake for tests. Values are
+// copies: whoever receives one owns it. Sizes are bytes. Return codes of drivers and kernels become errors in
+// the adapters, never above them. Package monitor is the only caller in the daemon.
+package source
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// ErrGPULost is wrapped by GPU.Err when the driver says that the card has fallen off the bus.
+var ErrGPULost = errors.New("gpu lost")
+
+// ErrMIG is wrapped by GPU.Err when the card is split by MIG, so that the whole card cannot be used.
+var ErrMIG = errors.New("gpu is in MIG mode")
+
+// GPU is one physical card as the driver's management library describes it.
+type GPU struct {
+	UUID          string
+	Index         int    // in the order of the management library
+	Model         string // as the driver spells it; any bytes
+	TotalBytes    uint64 // physical memory
+	ReservedBytes uint64 // of it kept by the driver; 0 where the driver does not tell
+	UsedBytes     uint64 // in use by processes
+	NUMANode      int    // -1: none known
+	Processes     []GPUProcess
+	Err           error // why the memory could not be read; the size fields are 0 then
+}
+
+// GPUProcess is a process that holds a context on a GPU.
+type GPUProcess struct {
+	PID       int // in the agent's pid namespace
+	UsedBytes uint64
+}
+
+// GPUs lists the cards of the node. An error means that none can be watched.
+type GPUs interface {
+	GPUs(ctx context.Context) ([]GPU, error)
+}
+
+// Grant is what an allocation holds of one GPU.
+type Grant struct {
+	GPUUUID          string
+	SliceIDs         []string
+	MemoryLimitBytes uint64
+}
+
+// Allocation is one record of the ledger.
+type Allocation struct {
+	Key       string
+	Resource  string
+	CreatedAt time.Time
+	Grants    []Grant
+	Owner     Owner // zero until the container is known
+}
+
+// Owner is the container that holds an allocation. Namespace and Pod may be empty although the pod's UID is known.
+type Owner struct {
+	PodUID, Namespace, Pod, Container string
+}
+
+// Known says whether the holder was found.
+func (o Owner) Known() bool { return o.PodUID != "" }
+
+// Book is the memory book of one GPU: what can be granted and what is.
+type Book struct {
+	GPUUUID     string
+	UsableBytes uint64
+	HeldBytes   uint64
+}
+
+// Ledger reads the books of what is granted.
+type Ledger interface {
+	Allocations() ([]Allocation, error)
+	Books() ([]Book, error)
+}
+
+// PagesState says what became of the two pages of an allocation.
+type PagesState string
+
+// The states of an allocation's pages.
+const (
+	PagesReadable PagesState = "readable"
+	PagesTampered PagesState = "tampered" // size or content is not what the agent made
+	PagesMissing  PagesState = "missing"  // a page is not there
+	PagesUnknown  PagesState = "unknown"  // the read failed for another reason
+)
+
+// PageUsage is what the usage page of one allocation says. Its numbers are the container's own claims.
+type PageUsage struct {
+	Key       string
+	State     PagesState
+	Reason    string // for every state but readable
+	Devices   []DeviceUsage
+	Processes int // live slots
+}
+
+// DeviceUsage are the sums over all processes of an allocation on one GPU, dead ones included in the counters.
+type DeviceUsage struct {
+	GPUUUID     string
+	UsedBytes   uint64
+	Allocations uint64
+	Frees       uint64
+	Refusals    uint64
+}
+
+// Pages reads the pages of the named allocations, in the order of the keys.
+type Pages interface {
+	Usage(keys []string) ([]PageUsage, error)
+}
+
+// Container is where a process runs. Both fields are empty for a process of the host.
+type Container struct {
+	PodUID      string
+	ContainerID string
+}
+
+// Procs tells which container a process belongs to.
+type Procs interface {
+	// Container looks one process up; os.ErrNotExist when it is gone.
+	Container(pid int) (Container, error)
+	// Pods counts the processes of every pod that has any, by pod UID.
+	Pods() (map[string]int, error)
+}
+
+// Holder is a container that the kubelet remembers as the holder of an allocation.
+type Holder struct {
+	Key   string
+	Owner Owner
+}
+
+// Kubelet reads the kubelet's own record of who holds what. An error means that nothing may be
+// concluded from a holder's absence.
+type Kubelet interface {
+	Holders(ctx context.Context) ([]Holder, error)
+}
