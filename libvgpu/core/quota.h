@@ -15,19 +15,27 @@
 #define VGPU_QUOTA_H
 
 #include "../include/vgpu_abi.h"
+#include "process.h"
+
+/* No size above this is believed or admitted (1 PiB; no card has it): sums of such words cannot overflow. */
+#define VGPU_BYTES_MAX ((uint64_t)1 << 50)
 
 /* This process's private view; zeroed by the caller, never in shared memory. After a fork the child has a
  * copy and takes a slot of its own at its first call (see vgpu_book_attach). */
 struct vgpu_book {
   const struct vgpu_limits_page *limits; /* read-only mapping; the agent writes it at any time */
   struct vgpu_usage_page *usage;         /* shared mapping; every process of the container writes it */
-  const uint32_t *fork_canary;           /* on a page that the kernel wipes in a forked child; nonzero while
-                                            this process is the one that registered; NULL: ask the kernel */
+  uint32_t *fork_canary;                 /* on a page that the kernel wipes in a forked child (MADV_WIPEONFORK);
+                                            set to 1 here when this process registers; NULL: ask the kernel for
+                                            the pid each time. The caller sets it after vgpu_book_open */
   uint32_t device_count;                 /* validated copy */
   uint32_t slot_count;
-  uint32_t slot_index;
+  uint32_t slot_index;   /* atomic */
+  uint32_t registering;  /* atomic; pid of the thread group whose thread registers now, 0: none */
+  uint32_t keeper;       /* atomic; set while one thread of this process keeps its claim (see quota.c) */
   uint64_t token;        /* atomic; our slot's owner value, 0: no slot yet */
-  uint32_t registering;  /* atomic; spin flag of the threads of this process */
+  uint64_t looked_ticks; /* atomic; when vgpu_used_bytes last looked for dead processes */
+  struct vgpu_process self;
   uint64_t private_bytes[VGPU_MAX_DEVICES][VGPU_KIND_COUNT]; /* atomic; our own sums: the charge of this
                                                                 process is never taken as less */
 };
@@ -40,9 +48,10 @@ int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_byt
 void vgpu_usage_init(void *usage, uint32_t device_count);
 
 /* Asks for `bytes` more of `device`. 0: reserved. -ENOMEM: over the limit (counted as a refusal).
- * -EPROTO: the usage page was tampered with; -EAGAIN: every slot is taken by a live process. Nothing is
- * reserved unless 0 is returned. Thread-safe; no syscall unless this is the first call of the process, the
- * epoch changed, or the request does not fit. */
+ * -EPROTO: the usage page was tampered with; -EAGAIN: every slot is taken by a live process; -EINVAL: no such
+ * device or kind. Nothing is reserved unless 0 is returned. Thread-safe; no syscall unless this is the first
+ * call of the process, the epoch changed, or the request does not fit. Waits at most about a second, and only
+ * while others ask for the same last bytes at the same time. Not for signal handlers. */
 int vgpu_reserve(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
 
 /* Gives back bytes that were reserved and not used (driver refused, or took less): not counted as a free. */
@@ -55,7 +64,13 @@ void vgpu_release(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, 
  * so that the next request is refused and the overuse is visible. */
 void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
 
-/* The limit in force and what all live processes hold, in bytes. */
+/* The caller holds no device memory any more and uses the book no more: gives up its slot. A process that
+ * just ends need not call it. */
+void vgpu_book_close(struct vgpu_book *book);
+
+/* The limit in force and what all live processes hold, in bytes. Neither takes a slot. Used may pass the limit
+ * (limit lowered, vgpu_charge); on a usage page that was tampered with it is at least the limit. Bytes of a
+ * process that died are seen gone within about 10 ms. */
 uint64_t vgpu_limit_bytes(const struct vgpu_book *book, uint32_t device);
 uint64_t vgpu_used_bytes(struct vgpu_book *book, uint32_t device);
 

@@ -95,8 +95,8 @@ struct vgpu_usage_slot {
   uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
   uint32_t epoch;      /* of the limits page, when the slot was taken */
   uint32_t reserved0;
-  uint64_t reserved1;
-  uint64_t folded;     /* atomic; token whose counters went into vgpu_usage_device already */
+  uint64_t start_stack; /* /proc/PID/stat field 28: tells a program that execve replaced; 0: unknown */
+  uint64_t folded;      /* atomic; token whose counters went into vgpu_usage_device already */
   uint64_t reserved2;
 };
 

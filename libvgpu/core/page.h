@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * page.h - making, checking and reading the two pages of vgpu_abi.h. No libc, no allocation, no system call.
+ *
+ * Works on mappings and on private copies alike. Readers believe nothing: what they return is bounded, whatever
+ * the bytes are. Functions return 0 or a negative errno: -EINVAL size or argument, -EPROTO not such a page,
+ * -ENOTSUP a version that this code does not know, -EBADMSG contents that no honest writer leaves behind,
+ * -EAGAIN a group that is being written.
+ */
+#ifndef VGPU_PAGE_H
+#define VGPU_PAGE_H
+
+#include "quota.h"
+
+/* Makes a limits page for `device_count` devices, all with limit 0, in zeroed memory of
+ * VGPU_LIMITS_PAGE_BYTES. The key is cut to VGPU_KEY_BYTES - 1. */
+int vgpu_limits_init(struct vgpu_limits_page *page, const uint8_t *key, size_t key_bytes, uint32_t device_count);
+
+/* Writes one device as a whole, under its generation. One writer at a time per page: the caller's business. */
+int vgpu_limits_write(struct vgpu_limits_page *page, uint32_t device, const uint8_t *uuid, size_t uuid_bytes,
+                      uint32_t slice_count, uint64_t memory_limit_bytes);
+
+/* Changes one memory limit, at once for all readers, under the device's generation. One writer at a time. */
+int vgpu_limits_set_memory(struct vgpu_limits_page *page, uint32_t device, uint64_t memory_limit_bytes);
+
+/* Raises the epoch: every process slot of an older one is dead. Returns the new epoch. */
+uint32_t vgpu_limits_raise_epoch(struct vgpu_limits_page *page);
+
+/* Checks that `bytes` at `page` are a limits page of this version. */
+int vgpu_limits_check(const void *page, size_t bytes);
+
+/* One device of the limits page, as a consistent copy. */
+struct vgpu_limits_view {
+  uint8_t uuid[VGPU_UUID_BYTES]; /* always ends in a NUL */
+  uint32_t slice_count;
+  uint64_t memory_limit_bytes;
+};
+
+/* Reads one device of a checked limits page. -EAGAIN if it is being written all the time. */
+int vgpu_limits_read(const struct vgpu_limits_page *page, uint32_t device, struct vgpu_limits_view *view);
+
+/* Checks that `bytes` at `page` are a usage page of this version for `device_count` devices. */
+int vgpu_usage_check(const void *page, size_t bytes, uint32_t device_count);
+
+/* Puts the header of a usage page back where it does not hold, and leaves the rest to the processes. */
+void vgpu_usage_repair(void *page, uint32_t device_count);
+
+/* One registered process on a usage page. */
+struct vgpu_usage_process {
+  uint64_t start_time;
+  uint64_t pid_namespace;
+  uint32_t pid;
+  uint32_t index; /* of its slot */
+};
+
+/* Sums of one process on one device, or of all on one device. */
+struct vgpu_usage_view {
+  uint64_t charged_bytes[VGPU_KIND_COUNT];
+  uint64_t used_bytes; /* sum of charged_bytes */
+  uint64_t allocations;
+  uint64_t frees;
+  uint64_t refusals;
+};
+
+/* Reads slot `index` of a checked usage page (a private copy: it may not change meanwhile). 1: a registered
+ * process of `epoch`, filled; 0: none; -EBADMSG. */
+int vgpu_usage_read_process(const struct vgpu_usage_page *page, uint32_t index, uint32_t epoch,
+                            struct vgpu_usage_process *process);
+
+/* Reads one device of the slot, whatever its epoch. */
+int vgpu_usage_read_slot(const struct vgpu_usage_page *page, uint32_t index, uint32_t device,
+                         struct vgpu_usage_view *view);
+
+/* Sums one device over all registered processes of `epoch`; counters include processes that are gone.
+ * -EBADMSG if a word or a sum is beyond belief. */
+int vgpu_usage_read_device(const struct vgpu_usage_page *page, uint32_t device, uint32_t epoch,
+                           struct vgpu_usage_view *view);
+
+#endif

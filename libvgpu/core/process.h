@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * process.h - who this process is, and whether another one is gone. Reads /proc; no libc, no allocation.
+ */
+#ifndef VGPU_PROCESS_H
+#define VGPU_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What tells one program in one process from any other, before and after. 0 means unknown in every field. */
+struct vgpu_process {
+  uint64_t start_time;    /* /proc/PID/stat field 22: clock ticks after boot; tells a reused pid */
+  uint64_t start_stack;   /* field 28: where the stack began; tells a program that was replaced by execve */
+  uint64_t pid_namespace; /* inode of /proc/self/ns/pid: pids of another namespace mean nothing here */
+  uint32_t pid;           /* in its own namespace */
+  uint32_t proc_is_ours;  /* nonzero: /proc shows our own pid namespace, so /proc/PID is PID */
+};
+
+/* Fills `self` for the calling process. Never fails: what cannot be read is unknown. A few system calls. */
+void vgpu_process_self(struct vgpu_process *self);
+
+/* Pid of the calling process, from the kernel. */
+uint32_t vgpu_process_pid(void);
+
+/* True only if `other` is certainly gone: no such process, a zombie without living threads, a reused pid, or
+ * a program that was replaced by execve (its device memory went with it). Processes of another pid namespace
+ * cannot be looked up and count as alive: an error here must fall on the side of the limit. */
+bool vgpu_process_is_dead(const struct vgpu_process *self, const struct vgpu_process *other);
+
+/* True if `other` is certainly alive, by the same look. */
+bool vgpu_process_is_alive(const struct vgpu_process *self, const struct vgpu_process *other);
+
+/* What /proc/PID/stat says. */
+struct vgpu_process_stat {
+  uint64_t pid;
+  uint64_t num_threads;
+  uint64_t start_time;
+  uint64_t start_stack;
+  char state;
+};
+
+/* Parses the text of a /proc/PID/stat. The name in it is chosen by the program and may hold blanks, digits and
+ * parentheses. False if the text is not complete. */
+bool vgpu_process_parse_stat(const char *text, uint64_t length, struct vgpu_process_stat *stat);
+
+#endif

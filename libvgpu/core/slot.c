@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * slot.c - life of a slot of the usage page. Contract in slot.h.
+ *
+ *   claim     owner: 0 -> token (compare-and-swap), raise slot_high_water, clear and fill the fields,
+ *             ready = token. A kill in between leaves ready != owner: the slot counts nothing.
+ *   re-claim  of our own slot of an older epoch: owner: token -> new token, charges stay where they are. A reaper
+ *             that judged the old token can then no longer succeed.
+ *   reap      only of a token whose process is gone for good: fold the counters once (folded: x -> token),
+ *             then owner: token -> 0 (compare-and-swap). Tokens are random and never used twice, so whatever
+ *             happens between the judgement and the swap, no other registration can be hit. A kill in between is
+ *             finished by the next reaper; at worst one dead process's counters (statistics) are lost.
+ *
+ * Nobody clears another's fields: the next claimer clears them, while the slot does not count.
+ *
+ * Known limit: a process that is alive in another pid namespace while the epoch is raised cannot be told from a
+ * dead one. If its slot is taken over in the nanoseconds in which one of its threads is inside vgpu_reserve, that
+ * thread's last additions land in the new owner's slot; sums ignore a negative claim for that reason.
+ */
+#include "slot.h"
+
+#include <errno.h>
+
+#include "sys.h"
+
+enum {
+  LOOKS_PER_CLAIM = 16,         /* slots that a claim checks for dead owners on its way to a free one */
+  UNREADY_GRACE_NS = 20000000,  /* how long a claim may stay unfinished before its owner is looked at */
+  SETTLE_SPINS = 1000,          /* then yield, then sleep */
+  SETTLE_TRIES = 20000,         /* about a second */
+  SETTLE_SLEEP_NS = 50000
+};
+
+static uint64_t random_token(uint32_t pid) {
+  static uint64_t sequence;
+  uint64_t random = 0;
+  if (vgpu_sys_getrandom(&random, sizeof(random), VGPU_GRND_NONBLOCK) != (long)sizeof(random)) {
+    random = (uint64_t)vgpu_sys_monotonic_ns() + (vgpu_add(&sequence, 1) << 32);
+    random *= 0x9e3779b97f4a7c15ULL;
+  }
+  return ((random | 1) << VGPU_PID_BITS) | (pid & VGPU_PID_MASK);
+}
+
+static bool swap(uint64_t *word, uint64_t from, uint64_t to) {
+  return __atomic_compare_exchange_n(word, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static void raise_high_water(struct vgpu_usage_page *usage, uint32_t count) {
+  uint32_t seen = vgpu_load(&usage->slot_high_water);
+  while (seen < count && !__atomic_compare_exchange_n(&usage->slot_high_water, &seen, count, false, __ATOMIC_SEQ_CST,
+                                                      __ATOMIC_SEQ_CST)) {
+  }
+}
+
+static struct vgpu_process identity_of(struct vgpu_usage_slot *slot, uint64_t owner) {
+  struct vgpu_process process = {
+      .start_time = vgpu_load_relaxed(&slot->start_time),
+      .start_stack = vgpu_load_relaxed(&slot->start_stack),
+      .pid_namespace = vgpu_load_relaxed(&slot->pid_namespace),
+      .pid = (uint32_t)(owner & VGPU_PID_MASK),
+  };
+  return process;
+}
+
+/* True if the registered process `owner` of `slot` is gone. One of an older epoch is gone unless it can be seen
+ * alive (it then counts no longer, and registers again at its next call). */
+static bool is_dead(const struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t owner) {
+  struct vgpu_process process = identity_of(slot, owner);
+  uint32_t epoch = vgpu_load_relaxed(&slot->epoch);
+  if (vgpu_load(&slot->owner) != owner) {
+    return false;
+  }
+  if ((int32_t)(epoch - vgpu_load_relaxed(&book->limits->epoch)) < 0) {
+    return !vgpu_process_is_alive(&book->self, &process);
+  }
+  return vgpu_process_is_dead(&book->self, &process);
+}
+
+/* Moves the counters of dead `owner` to the device totals, once. They no longer change, and are read before
+ * `folded` says so, because the slot may be free for others right after. */
+static void fold_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t owner) {
+  struct vgpu_usage_device *totals = (struct vgpu_usage_device *)(book->usage + 1);
+  uint64_t counts[VGPU_MAX_DEVICES][3];
+  uint64_t folded = vgpu_load(&slot->folded);
+  for (uint32_t i = 0; i < book->device_count; i++) {
+    struct vgpu_usage_slot_device *from = vgpu_slot_device(slot, i);
+    counts[i][0] = vgpu_load_relaxed(&from->allocations);
+    counts[i][1] = vgpu_load_relaxed(&from->frees);
+    counts[i][2] = vgpu_load_relaxed(&from->refusals);
+  }
+  if (folded == owner || vgpu_load(&slot->owner) != owner || !swap(&slot->folded, folded, owner)) {
+    return;
+  }
+  for (uint32_t i = 0; i < book->device_count; i++) {
+    vgpu_add(&totals[i].allocations, counts[i][0]);
+    vgpu_add(&totals[i].frees, counts[i][1]);
+    vgpu_add(&totals[i].refusals, counts[i][2]);
+  }
+}
+
+/* Takes the slot back if its registered owner is dead. */
+static bool reap_slot(struct vgpu_book *book, struct vgpu_usage_slot *slot) {
+  uint64_t owner = vgpu_load(&slot->owner);
+  if (owner == 0 || owner == vgpu_load_relaxed(&book->token) || vgpu_load(&slot->ready) != owner ||
+      !is_dead(book, slot, owner)) {
+    return false;
+  }
+  fold_counters(book, slot, owner);
+  return swap(&slot->owner, owner, 0);
+}
+
+/* True if the slot holds or tries for bytes of `device`. */
+static bool holds_bytes(struct vgpu_usage_slot *slot, uint32_t device) {
+  struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, device);
+  uint64_t any = vgpu_load_relaxed(&books->trying_bytes);
+  for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
+    any |= vgpu_load_relaxed(&books->charged_bytes[kind]);
+  }
+  return any != 0;
+}
+
+uint32_t vgpu_slot_reap(struct vgpu_book *book, uint32_t device) {
+  uint32_t epoch = vgpu_load_relaxed(&book->limits->epoch);
+  uint32_t freed = 0;
+  for (uint32_t i = 0; i < book->slot_count; i++) {
+    struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
+    bool wanted = device == VGPU_EVERY_DEVICE || (vgpu_slot_counts(slot, epoch) && holds_bytes(slot, device));
+    freed += wanted && reap_slot(book, slot);
+  }
+  return freed;
+}
+
+/* Frees slots whose claimer was killed before it was ready. A claim in progress looks the same, so the same
+ * token must be seen unready twice. */
+static uint32_t reap_unready(struct vgpu_book *book) {
+  uint64_t seen[VGPU_SLOT_COUNT];
+  uint32_t freed = 0, count = book->slot_count < VGPU_SLOT_COUNT ? book->slot_count : VGPU_SLOT_COUNT;
+  bool any = false;
+  for (uint32_t i = 0; i < count; i++) {
+    struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
+    seen[i] = vgpu_load(&slot->owner);
+    if (seen[i] == vgpu_load(&slot->ready)) {
+      seen[i] = 0;
+    }
+    any = any || seen[i] != 0;
+  }
+  if (any) {
+    vgpu_sys_nanosleep(UNREADY_GRACE_NS);
+  }
+  for (uint32_t i = 0; any && i < count; i++) {
+    struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
+    struct vgpu_process process = {.pid_namespace = book->self.pid_namespace,
+                                   .pid = (uint32_t)(seen[i] & VGPU_PID_MASK)};
+    if (seen[i] != 0 && vgpu_load(&slot->ready) != seen[i] && vgpu_process_is_dead(&book->self, &process)) {
+      freed += swap(&slot->owner, seen[i], 0);
+    }
+  }
+  return freed;
+}
+
+/* Writes our identity into a slot whose owner is `token` already, and lets it count. */
+static void publish(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t token) {
+  vgpu_store_relaxed(&slot->start_time, book->self.start_time);
+  vgpu_store_relaxed(&slot->start_stack, book->self.start_stack);
+  vgpu_store_relaxed(&slot->pid_namespace, book->self.pid_namespace);
+  vgpu_store_relaxed(&slot->epoch, vgpu_load_relaxed(&book->limits->epoch));
+  vgpu_store(&slot->ready, token);
+}
+
+/* Charges our own sums to a slot that was somebody else's before. */
+static void fill(struct vgpu_book *book, struct vgpu_usage_slot *slot) {
+  for (uint32_t i = 0; i < book->device_count; i++) {
+    struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, i);
+    for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
+      vgpu_store_relaxed(&books->charged_bytes[kind], vgpu_load_relaxed(&book->private_bytes[i][kind]));
+    }
+    vgpu_store_relaxed(&books->trying_bytes, 0);
+    vgpu_store_relaxed(&books->allocations, 0);
+    vgpu_store_relaxed(&books->frees, 0);
+    vgpu_store_relaxed(&books->refusals, 0);
+  }
+}
+
+/* Claims the lowest slot that is free, or was left by a dead process. Index, or -EAGAIN. */
+static int claim(struct vgpu_book *book, uint64_t token) {
+  int looks = LOOKS_PER_CLAIM;
+  for (uint32_t i = 0; i < book->slot_count; i++) {
+    struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
+    if (vgpu_load(&slot->owner) != 0 && (looks-- <= 0 || !reap_slot(book, slot))) {
+      continue;
+    }
+    if (swap(&slot->owner, 0, token)) {
+      raise_high_water(book->usage, i + 1);
+      fill(book, slot);
+      publish(book, slot, token);
+      return (int)i;
+    }
+  }
+  return -EAGAIN;
+}
+
+/* Forgets what a fork copied from the parent, whose slot and memory stay the parent's. */
+static void forget_parent(struct vgpu_book *book) {
+  vgpu_store(&book->token, 0);
+  vgpu_store(&book->keeper, 0);
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+    for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
+      vgpu_store_relaxed(&book->private_bytes[i][kind], 0);
+    }
+  }
+}
+
+/* Fills book->self once per process, by one thread at a time; other threads read it. */
+static void identify(struct vgpu_book *book) {
+  if (book->self.pid != vgpu_process_pid()) {
+    vgpu_process_self(&book->self);
+  }
+}
+
+/* The work of vgpu_slot_attach, by one thread at a time. */
+static int attach(struct vgpu_book *book) {
+  uint64_t token = vgpu_load(&book->token);
+  if (token != 0 && !vgpu_slot_is_registered(book, token)) {
+    forget_parent(book);
+    token = 0;
+  }
+  if (token != 0 && vgpu_slot_is_ours(book, vgpu_slot_at(book, vgpu_load(&book->slot_index)), token)) {
+    return 0; /* another thread was here first */
+  }
+  identify(book);
+  uint64_t fresh = random_token(book->self.pid);
+  int index = (int)vgpu_load(&book->slot_index);
+  if (token != 0 && swap(&vgpu_slot_at(book, (uint32_t)index)->owner, token, fresh)) {
+    raise_high_water(book->usage, (uint32_t)index + 1);
+    publish(book, vgpu_slot_at(book, (uint32_t)index), fresh);
+  } else {
+    index = claim(book, fresh);
+    if (index < 0 && vgpu_slot_reap(book, VGPU_EVERY_DEVICE) + reap_unready(book) > 0) {
+      index = claim(book, fresh);
+    }
+    if (index < 0) {
+      return index;
+    }
+  }
+  vgpu_store(&book->slot_index, (uint32_t)index);
+  vgpu_store(&book->token, fresh);
+  if (book->fork_canary != NULL) {
+    vgpu_store(book->fork_canary, 1);
+  }
+  return 0;
+}
+
+/* Takes the flag for this process. A flag that a fork copied from a parent's other thread has the parent's pid
+ * and is taken over. False after about a second. */
+static bool take_flag(struct vgpu_book *book, uint32_t pid) {
+  for (int tries = 0; tries < SETTLE_TRIES; tries++) {
+    uint32_t holder = vgpu_load(&book->registering);
+    if (holder != pid && __atomic_compare_exchange_n(&book->registering, &holder, pid, false, __ATOMIC_SEQ_CST,
+                                                     __ATOMIC_SEQ_CST)) {
+      return true;
+    }
+    if (tries < SETTLE_SPINS) {
+      vgpu_cpu_relax();
+    } else {
+      vgpu_sys_nanosleep(SETTLE_SLEEP_NS);
+    }
+  }
+  return false;
+}
+
+int vgpu_slot_attach(struct vgpu_book *book) {
+  if (!take_flag(book, vgpu_process_pid())) {
+    return -EAGAIN;
+  }
+  int result = attach(book);
+  vgpu_store(&book->registering, 0);
+  return result;
+}
+
+bool vgpu_slot_identify(struct vgpu_book *book) {
+  bool taken = take_flag(book, vgpu_process_pid());
+  if (taken) {
+    identify(book);
+    vgpu_store(&book->registering, 0);
+  }
+  return taken;
+}
+
+void vgpu_slot_settle(struct vgpu_book *book) {
+  if (take_flag(book, vgpu_process_pid())) {
+    vgpu_store(&book->registering, 0);
+  }
+}
+
+void vgpu_slot_detach(struct vgpu_book *book) {
+  uint64_t token = vgpu_load(&book->token);
+  if (!vgpu_slot_is_registered(book, token)) {
+    return;
+  }
+  struct vgpu_usage_slot *slot = vgpu_slot_at(book, vgpu_load(&book->slot_index));
+  vgpu_store(&book->token, 0);
+  if (vgpu_load(&slot->owner) == token) {
+    fold_counters(book, slot, token);
+    swap(&slot->owner, token, 0);
+  }
+}
