@@ -23,6 +23,8 @@ const (
 	SourcePages   = "pages"
 	SourceProcs   = "procs"
 	SourceKubelet = "kubelet"
+	// SourcePodResources is the part of the kubelet that knows the names of pods.
+	SourcePodResources = "podresources"
 )
 
 // Sources are what a snapshot is made of. A nil source is absent.
@@ -190,15 +192,17 @@ func (a *Allocation) apply(usage source.PageUsage) {
 func (c *collector) readKubelet(ctx context.Context) {
 	if c.sources.Kubelet == nil {
 		c.note(SourceKubelet, false, nil)
+		c.note(SourcePodResources, false, nil)
 		return
 	}
 	holders, err := c.sources.Kubelet.Holders(ctx)
 	c.note(SourceKubelet, true, err)
+	c.note(SourcePodResources, true, errors.Join(err, holders.NamesError))
 	if err != nil {
 		return
 	}
-	owners := make(map[string]source.Owner, len(holders))
-	for _, holder := range holders {
+	owners := make(map[string]source.Owner, len(holders.List))
+	for _, holder := range holders.List {
 		owners[holder.Key] = holder.Owner
 	}
 	for i := range c.snapshot.Allocations {

@@ -134,8 +134,15 @@ type Holder struct {
 	Owner Owner
 }
 
+// Holders is what the kubelet's record says.
+type Holders struct {
+	List []Holder
+	// NamesError says why namespaces and names of pods could not be learnt; those known before stay known.
+	NamesError error
+}
+
 // Kubelet reads the kubelet's own record of who holds what. An error means that nothing may be
 // concluded from a holder's absence.
 type Kubelet interface {
-	Holders(ctx context.Context) ([]Holder, error)
+	Holders(ctx context.Context) (Holders, error)
 }

@@ -132,8 +132,8 @@ func (k *Kubelet) Fail(err error) {
 }
 
 // Holders implements source.Kubelet.
-func (k *Kubelet) Holders(context.Context) ([]source.Holder, error) {
+func (k *Kubelet) Holders(context.Context) (source.Holders, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.holders), k.err
+	return source.Holders{List: slices.Clone(k.holders)}, k.err
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// C43 and C44: amounts of memory, from the table that the shim's parser is held to as well.
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestQuantityTable(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "libvgpu", "test", "testdata", "limits.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		quoted, want, found := strings.Cut(line, "\t")
+		input, err := strconv.Unquote(quoted)
+		if !found || err != nil {
+			t.Fatalf("bad row %q", line)
+		}
+		rows++
+		got := "error"
+		bytes, set, err := parseQuantity(input)
+		switch {
+		case err == nil && set:
+			got = strconv.FormatUint(bytes, 10)
+		case err == nil:
+			got = "unset"
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s (%v)", quoted, got, want, err)
+		}
+		if err != nil && (bytes != 0 || set) {
+			t.Errorf("%s: an error comes with the value %d", quoted, bytes)
+		}
+	}
+	if rows < 60 {
+		t.Errorf("only %d rows", rows)
+	}
+}
+
+func TestQuantityErrorsNameTheText(t *testing.T) {
+	for _, text := range []string{"4Gx", "-1", "50%", "0x100M", "99999999999G", "1.5", "G", "1.1234567K"} {
+		if _, _, err := parseQuantity(text); err == nil || !strings.Contains(err.Error(), strconv.Quote(text)) {
+			t.Errorf("%q: error %v does not name the text", text, err)
+		}
+	}
+}
+
+func TestFormatBytes(t *testing.T) {
+	for bytes, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 3 << 29: "1536 MiB", 1 << 42: "4 TiB"} {
+		if got := formatBytes(bytes); got != want {
+			t.Errorf("%d: got %q, want %q", bytes, got, want)
+		}
+	}
+}
+
+func FuzzQuantity(f *testing.F) {
+	for _, text := range []string{"4G", "1.5Gi", " 08M\n", "18446744073709551615", "0.000001M"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		bytes, set, err := parseQuantity(text)
+		if (err != nil || !set) && bytes != 0 {
+			t.Errorf("%q: %d without a value", text, bytes)
+		}
+		if err == nil && set && strings.ContainsAny(text, "-+%xX") {
+			t.Errorf("%q was read as %d", text, bytes)
+		}
+	})
+}

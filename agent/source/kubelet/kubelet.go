@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Package kubelet learns which container holds an allocation, exactly and afterwards: the kubelet's checkpoint holds
+// our own response to Allocate, hence the allocation key, next to pod UID and container name (init containers too);
+// the pod-resources API adds namespace and name of the pod. Nothing is guessed from sizes, order or annotations.
+package kubelet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// AllocationVariable is the environment variable of a response that holds the allocation key.
+const AllocationVariable = "VGPUD_ALLOCATION"
+
+const (
+	checkpointPath = "device-plugins/kubelet_internal_checkpoint"
+	socketPath     = "pod-resources/kubelet.sock"
+
+	maxCheckpointBytes = 64 << 20
+	maxMessageBytes    = 16 << 20 // what the kubelet's own helper allows
+	listTimeout        = 2 * time.Second
+)
+
+// Reader reads one kubelet's record. Its methods are for one goroutine at a time, Close excepted.
+type Reader struct {
+	directory string
+	resource  string
+
+	mu     sync.Mutex
+	client *grpc.ClientConn        // made at first need
+	names  map[string]source.Owner // namespace and name by pod UID; they never change
+}
+
+var _ source.Kubelet = (*Reader)(nil)
+
+// New reads below the kubelet's root directory and looks at one extended resource.
+func New(directory, resource string) *Reader {
+	return &Reader{directory: directory, resource: resource, names: map[string]source.Owner{}}
+}
+
+// Close ends the connection to the kubelet, if there is one. It may be called twice.
+func (r *Reader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client == nil {
+		return nil
+	}
+	err := r.client.Close()
+	r.client = nil
+	return err
+}
+
+// entry is one container of the checkpoint that holds one of our allocations.
+type entry struct {
+	key, podUID, container string
+	deviceIDs              []string
+}
+
+// Holders implements source.Kubelet. A checkpoint that is missing or cannot be understood is an error.
+func (r *Reader) Holders(ctx context.Context) (source.Holders, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text, err := r.readCheckpoint()
+	if err != nil {
+		return source.Holders{}, err
+	}
+	entries, err := parseCheckpoint(text, r.resource)
+	if err != nil {
+		return source.Holders{}, err
+	}
+	var holders source.Holders
+	holders.NamesError = r.learnNames(ctx, entries, text)
+	for _, entry := range entries {
+		name := r.names[entry.podUID]
+		holders.List = append(holders.List, source.Holder{Key: entry.key, Owner: source.Owner{
+			PodUID: entry.podUID, Namespace: name.Namespace, Pod: name.Pod, Container: entry.container}})
+	}
+	return holders, nil
+}
+
+func (r *Reader) readCheckpoint() ([]byte, error) {
+	file, err := os.Open(filepath.Join(r.directory, checkpointPath))
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet checkpoint: %w", err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxCheckpointBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet checkpoint: %w", err)
+	}
+	if len(text) > maxCheckpointBytes {
+		return nil, fmt.Errorf("read kubelet checkpoint: more than %d bytes", maxCheckpointBytes)
+	}
+	return text, nil
+}
+
+// parseCheckpoint returns the containers that hold allocations of the resource. The checksum is not looked at:
+// its algorithm is internal to the kubelet, and the file is replaced whole.
+func parseCheckpoint(text []byte, resource string) ([]entry, error) {
+	var checkpoint struct {
+		Data *struct {
+			PodDeviceEntries []struct {
+				PodUID, ContainerName, ResourceName string
+				DeviceIDs                           map[string][]string
+				AllocResp                           []byte
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &checkpoint); err != nil {
+		return nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
+	}
+	if checkpoint.Data == nil {
+		return nil, errors.New("parse kubelet checkpoint: no Data")
+	}
+	var entries []entry
+	for _, container := range checkpoint.Data.PodDeviceEntries {
+		if container.ResourceName != resource {
+			continue
+		}
+		var response v1beta1.ContainerAllocateResponse
+		if err := proto.Unmarshal(container.AllocResp, &response); err != nil {
+			return nil, fmt.Errorf("parse kubelet checkpoint: response for container %q: %w", container.ContainerName, err)
+		}
+		key := response.GetEnvs()[AllocationVariable]
+		if key == "" || container.PodUID == "" {
+			continue // made by another plugin for the same resource
+		}
+		found := entry{key: key, podUID: container.PodUID, container: container.ContainerName}
+		for _, ids := range container.DeviceIDs {
+			found.deviceIDs = append(found.deviceIDs, ids...)
+		}
+		slices.Sort(found.deviceIDs)
+		entries = append(entries, found)
+	}
+	return entries, nil
+}
+
+// learnNames asks the pod-resources API when a pod of the checkpoint has no name yet. The API knows no UIDs: the
+// two are joined by the device IDs, and only while the checkpoint is what it was before the question, so that an
+// ID that changed hands in between cannot name the wrong pod.
+func (r *Reader) learnNames(ctx context.Context, entries []entry, checkpoint []byte) error {
+	known := map[string]source.Owner{}
+	missing := false
+	for _, entry := range entries {
+		if name, learnt := r.names[entry.podUID]; learnt {
+			known[entry.podUID] = name
+		} else {
+			missing = true
+		}
+	}
+	r.names = known // those of pods that are gone are forgotten
+	if !missing {
+		return nil
+	}
+	pods, err := r.list(ctx)
+	if err != nil {
+		return err
+	}
+	now, err := r.readCheckpoint()
+	if err != nil || !bytes.Equal(now, checkpoint) {
+		return err // the next tick asks again
+	}
+	owners := map[string]source.Owner{} // by device ID
+	for _, pod := range pods {
+		for _, container := range pod.GetContainers() {
+			for _, devices := range container.GetDevices() {
+				if devices.GetResourceName() != r.resource {
+					continue
+				}
+				for _, id := range devices.GetDeviceIds() {
+					owners[id] = source.Owner{Namespace: pod.GetNamespace(), Pod: pod.GetName()}
+				}
+			}
+		}
+	}
+	for _, entry := range entries {
+		for _, id := range entry.deviceIDs {
+			if owner, found := owners[id]; found {
+				r.names[entry.podUID] = owner
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// list asks the kubelet for all pods and their devices.
+func (r *Reader) list(ctx context.Context) ([]*podresources.PodResources, error) {
+	if r.client == nil {
+		client, err := grpc.NewClient("unix://"+filepath.Join(r.directory, socketPath),
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)))
+		if err != nil {
+			return nil, fmt.Errorf("connect to pod-resources: %w", err)
+		}
+		r.client = client
+	}
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	response, err := podresources.NewPodResourcesListerClient(r.client).List(ctx, &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list pod resources: %w", err)
+	}
+	return response.GetPodResources(), nil
+}

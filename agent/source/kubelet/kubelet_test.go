@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package kubelet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+const resource = "nvidia.com/gpu"
+
+// podDevices is one row of a checkpoint.
+type podDevices struct {
+	PodUID, ContainerName, ResourceName string
+	DeviceIDs                           map[string][]string
+	AllocResp                           []byte
+}
+
+func row(t *testing.T, pod, container, key string, ids ...string) podDevices {
+	t.Helper()
+	response, err := proto.Marshal(&v1beta1.ContainerAllocateResponse{Envs: map[string]string{AllocationVariable: key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return podDevices{pod, container, resource, map[string][]string{"-1": ids}, response}
+}
+
+func writeCheckpoint(t *testing.T, directory string, rows ...podDevices) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"Data": map[string]any{"PodDeviceEntries": rows,
+		"RegisteredDevices": map[string][]string{resource: {"GPU-a::0"}}}, "Checksum": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(directory, "device-plugins"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(directory, checkpointPath), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podResources is the kubelet's server with a scripted answer.
+type podResources struct {
+	podresources.UnimplementedPodResourcesListerServer
+	mu    sync.Mutex
+	pods  []*podresources.PodResources
+	calls int
+	hook  func()
+}
+
+func (p *podResources) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls++
+	if p.hook != nil {
+		p.hook()
+	}
+	return &podresources.ListPodResourcesResponse{PodResources: p.pods}, nil
+}
+
+func pod(namespace, name, container string, ids ...string) *podresources.PodResources {
+	return &podresources.PodResources{Namespace: namespace, Name: name, Containers: []*podresources.ContainerResources{
+		{Name: container, Devices: []*podresources.ContainerDevices{{ResourceName: resource, DeviceIds: ids}}}}}
+}
+
+func serve(t *testing.T, directory string, server *podResources) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(directory, "pod-resources"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", filepath.Join(directory, socketPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	grpcServer := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(grpcServer, server)
+	go func() { _ = grpcServer.Serve(listener) }()
+	t.Cleanup(grpcServer.Stop)
+}
+
+// shortDir keeps socket paths below the kernel's limit of 108 bytes.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(directory) })
+	return directory
+}
+
+func holders(t *testing.T, reader *Reader) source.Holders {
+	t.Helper()
+	got, err := reader.Holders(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestJoin(t *testing.T) {
+	directory := shortDir(t)
+	foreign := row(t, "uid-3", "x", "", "GPU-b::1")
+	other := row(t, "uid-1", "main", "k9", "0")
+	other.ResourceName = "example.com/other"
+	writeCheckpoint(t, directory, row(t, "uid-1", "init", "k1", "GPU-a::0"), row(t, "uid-1", "main", "k2", "GPU-a::0", "GPU-b::4"),
+		row(t, "uid-2", "main", "k3", "GPU-a::1"), foreign, other)
+	server := &podResources{pods: []*podresources.PodResources{pod("md", "one", "main", "GPU-a::0", "GPU-b::4"),
+		pod("md", "two", "main", "GPU-a::1"), pod("md", "idle", "main")}}
+	serve(t, directory, server)
+	reader := New(directory, resource)
+	defer reader.Close()
+	want := []source.Holder{
+		{Key: "k1", Owner: source.Owner{PodUID: "uid-1", Namespace: "md", Pod: "one", Container: "init"}},
+		{Key: "k2", Owner: source.Owner{PodUID: "uid-1", Namespace: "md", Pod: "one", Container: "main"}},
+		{Key: "k3", Owner: source.Owner{PodUID: "uid-2", Namespace: "md", Pod: "two", Container: "main"}},
+	}
+	for range 3 {
+		got := holders(t, reader)
+		if got.NamesError != nil {
+			t.Fatal(got.NamesError)
+		}
+		if diff := cmp.Diff(want, got.List); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if server.calls != 1 {
+		t.Errorf("pod-resources was asked %d times for names that are known, want 1", server.calls)
+	}
+}
+
+// Without pod-resources the holders are known all the same; the names follow when it answers.
+func TestNamesLater(t *testing.T) {
+	directory := shortDir(t)
+	writeCheckpoint(t, directory, row(t, "uid-1", "main", "k1", "GPU-a::0"))
+	reader := New(directory, resource)
+	defer reader.Close()
+	got := holders(t, reader)
+	if got.NamesError == nil || len(got.List) != 1 || got.List[0].Owner.PodUID != "uid-1" || got.List[0].Owner.Pod != "" {
+		t.Fatalf("without pod-resources: %+v", got)
+	}
+	if err := reader.Close(); err != nil { // or gRPC would wait before it dials again
+		t.Fatal(err)
+	}
+	serve(t, directory, &podResources{pods: []*podresources.PodResources{pod("md", "one", "main", "GPU-a::0")}})
+	if got = holders(t, reader); got.NamesError != nil || got.List[0].Owner.Pod != "one" {
+		t.Errorf("with pod-resources: %+v", got)
+	}
+}
+
+// An ID that changes hands between the two reads must not name the wrong pod.
+func TestHandOverBetweenReads(t *testing.T) {
+	directory := shortDir(t)
+	writeCheckpoint(t, directory, row(t, "uid-old", "main", "k1", "GPU-a::0"))
+	server := &podResources{pods: []*podresources.PodResources{pod("md", "new", "main", "GPU-a::0")}}
+	server.hook = func() { writeCheckpoint(t, directory, row(t, "uid-new", "main", "k2", "GPU-a::0")) }
+	serve(t, directory, server)
+	reader := New(directory, resource)
+	defer reader.Close()
+	if got := holders(t, reader); got.List[0].Owner.PodUID != "uid-old" || got.List[0].Owner.Pod != "" {
+		t.Errorf("the old holder was given the new one's name: %+v", got)
+	}
+	if got := holders(t, reader); got.List[0].Owner != (source.Owner{PodUID: "uid-new", Namespace: "md", Pod: "new", Container: "main"}) {
+		t.Errorf("the new holder: %+v", got)
+	}
+}
+
+func TestUnreadableCheckpoint(t *testing.T) {
+	directory := t.TempDir()
+	reader := New(directory, resource)
+	defer reader.Close()
+	if _, err := reader.Holders(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no checkpoint: %v", err)
+	}
+	writeCheckpoint(t, directory)
+	if got, err := reader.Holders(t.Context()); err != nil || len(got.List) != 0 {
+		t.Errorf("empty checkpoint: %+v %v", got, err)
+	}
+	for _, text := range []string{"", "{", "null", "{}", `{"Data":null}`, `[]`, `{"Data":{"PodDeviceEntries":[{"ResourceName":"nvidia.com/gpu","AllocResp":"/////w=="}]}}`} {
+		if err := os.WriteFile(filepath.Join(directory, checkpointPath), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := reader.Holders(t.Context()); err == nil {
+			t.Errorf("checkpoint %q was taken for readable: %+v", text, got)
+		}
+	}
+}

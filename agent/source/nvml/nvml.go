@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Package nvml reads the cards through NVIDIA's management library. Its return codes become errors here and nowhere
+// else. The library may be missing at first, go away or hang (a driver upgrade, a card in trouble): reads then fail
+// quickly, the library is tried again with back-off, and the agent keeps serving what it knows.
+//
+// A function that the installed library does not export would end the process when called, so every function that
+// is not in the oldest libraries is looked up first.
+package nvml
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// Back-off of attempts to load and initialise the library.
+const (
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+)
+
+// Library is the part of go-nvml that is used.
+type Library interface {
+	Init() nvml.Return
+	Shutdown() nvml.Return
+	Extensions() nvml.ExtendedInterface
+	DeviceGetCount() (int, nvml.Return)
+	DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return)
+}
+
+// Reader reads all cards. It is safe for concurrent use; one read runs at a time.
+type Reader struct {
+	library Library
+	root    string           // of sysfs
+	now     func() time.Time // for the back-off
+
+	turn chan struct{} // held by the one who talks to the library
+
+	// The rest is guarded by turn.
+	initialised bool
+	retryAt     time.Time
+	retryIn     time.Duration
+	lastError   error
+	has         map[string]bool // exported functions
+}
+
+var _ source.GPUs = (*Reader)(nil)
+
+// New makes a reader of the library at path; empty: as the loader finds it. Nothing is loaded yet.
+func New(path string, now func() time.Time) *Reader {
+	var options []nvml.LibraryOption
+	if path != "" {
+		options = append(options, nvml.WithLibraryPath(path))
+	}
+	return newReader(nvml.New(options...), "/", now)
+}
+
+func newReader(library Library, root string, now func() time.Time) *Reader {
+	return &Reader{library: library, root: root, now: now, turn: make(chan struct{}, 1), has: map[string]bool{}}
+}
+
+// answer is what one read yields.
+type answer struct {
+	gpus []source.GPU
+	err  error
+}
+
+// GPUs implements source.GPUs. It returns when ctx ends although the library may hang; reads fail until it comes back.
+func (r *Reader) GPUs(ctx context.Context) ([]source.GPU, error) {
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read GPUs: the management library hangs: %w", ctx.Err())
+	}
+	result := make(chan answer, 1)
+	go func() {
+		defer func() { <-r.turn }()
+		gpus, err := r.read()
+		result <- answer{gpus, err}
+	}()
+	select {
+	case got := <-result:
+		return got.gpus, got.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read GPUs: the management library does not answer: %w", ctx.Err())
+	}
+}
+
+// Close shuts the library down, unless it hangs. The reader may not be used afterwards.
+func (r *Reader) Close(ctx context.Context) error {
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("shut NVML down: %w", ctx.Err())
+	}
+	if !r.initialised {
+		return nil
+	}
+	r.initialised = false
+	return codeError("shut NVML down", r.library.Shutdown())
+}
+
+// read runs with the turn held.
+func (r *Reader) read() ([]source.GPU, error) {
+	if err := r.initialise(); err != nil {
+		return nil, err
+	}
+	count, code := r.library.DeviceGetCount()
+	if code != nvml.SUCCESS {
+		return nil, r.giveUp(codeError("count GPUs", code))
+	}
+	var gpus []source.GPU
+	for index := range count {
+		device, code := r.library.DeviceGetHandleByIndex(index)
+		if code == nvml.ERROR_UNINITIALIZED {
+			return nil, r.giveUp(codeError("open GPU", code))
+		}
+		if code != nvml.SUCCESS {
+			continue // it has no name to report it by; a card that was known before counts as lost
+		}
+		if gpu, named := r.readGPU(device, index); named {
+			gpus = append(gpus, gpu)
+		}
+	}
+	return gpus, nil
+}
+
+// initialise loads the library unless it is loaded, or was tried a moment ago.
+func (r *Reader) initialise() error {
+	if r.initialised {
+		return nil
+	}
+	if now := r.now(); now.Before(r.retryAt) {
+		return r.lastError
+	}
+	if code := r.library.Init(); code != nvml.SUCCESS {
+		return r.giveUp(codeError("initialise NVML", code))
+	}
+	r.initialised, r.lastError, r.retryIn = true, nil, 0
+	for _, name := range []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode",
+		"nvmlDeviceGetComputeRunningProcesses"} {
+		r.has[name] = r.library.Extensions().LookupSymbol(name) == nil
+	}
+	return nil
+}
+
+// giveUp puts the next attempt off and returns err.
+func (r *Reader) giveUp(err error) error {
+	if r.initialised {
+		r.initialised = false
+		r.library.Shutdown()
+	}
+	r.retryIn = min(max(2*r.retryIn, firstRetry), lastRetry)
+	r.retryAt = r.now().Add(r.retryIn)
+	r.lastError = err
+	return err
+}
+
+// readGPU describes one card; named is false when not even its UUID can be had.
+func (r *Reader) readGPU(device nvml.Device, index int) (gpu source.GPU, named bool) {
+	uuid, code := device.GetUUID()
+	if code != nvml.SUCCESS || uuid == "" {
+		return source.GPU{}, false
+	}
+	gpu = source.GPU{UUID: uuid, Index: index, NUMANode: r.numaNode(device)}
+	if model, code := device.GetName(); code == nvml.SUCCESS {
+		gpu.Model = model
+	}
+	if r.has["nvmlDeviceGetMigMode"] {
+		if mode, _, code := device.GetMigMode(); code == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
+			gpu.Err = source.ErrMIG
+			return gpu, true
+		}
+	}
+	gpu.Err = r.readMemory(device, &gpu)
+	if gpu.Err == nil {
+		gpu.Processes = r.readProcesses(device)
+	}
+	return gpu, true
+}
+
+// readMemory fills the sizes. Libraries before version 510 do not tell what the driver keeps.
+func (r *Reader) readMemory(device nvml.Device, gpu *source.GPU) error {
+	if r.has["nvmlDeviceGetMemoryInfo_v2"] {
+		memory, code := device.GetMemoryInfo_v2()
+		if code == nvml.SUCCESS {
+			gpu.TotalBytes, gpu.ReservedBytes, gpu.UsedBytes = memory.Total, memory.Reserved, memory.Used
+			return nil
+		}
+		if code != nvml.ERROR_NOT_SUPPORTED && code != nvml.ERROR_FUNCTION_NOT_FOUND {
+			return codeError("read memory", code)
+		}
+	}
+	memory, code := device.GetMemoryInfo()
+	if code != nvml.SUCCESS {
+		return codeError("read memory", code)
+	}
+	gpu.TotalBytes, gpu.UsedBytes = memory.Total, memory.Used
+	return nil
+}
+
+// readProcesses lists who has a context on the card; without the permission to know, nobody.
+func (r *Reader) readProcesses(device nvml.Device) []source.GPUProcess {
+	if !r.has["nvmlDeviceGetComputeRunningProcesses"] {
+		return nil
+	}
+	infos, code := device.GetComputeRunningProcesses()
+	if code != nvml.SUCCESS {
+		return nil
+	}
+	var processes []source.GPUProcess
+	for _, info := range infos {
+		process := source.GPUProcess{PID: int(info.Pid)}
+		if info.UsedGpuMemory != ^uint64(0) { // NVML_VALUE_NOT_AVAILABLE
+			process.UsedBytes = info.UsedGpuMemory
+		}
+		processes = append(processes, process)
+	}
+	return processes
+}
+
+// numaNode is the node that the card's slot belongs to, by sysfs; -1 where the kernel knows none.
+func (r *Reader) numaNode(device nvml.Device) int {
+	pci, code := device.GetPciInfo()
+	if code != nvml.SUCCESS {
+		return -1
+	}
+	address := fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+	text, err := os.ReadFile(filepath.Join(r.root, "sys/bus/pci/devices", address, "numa_node"))
+	if err != nil {
+		return -1
+	}
+	node, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || node < 0 {
+		return -1
+	}
+	return node
+}
+
+// CodeError is a return code of the library.
+type CodeError struct {
+	Operation string
+	Code      nvml.Return
+}
+
+// Error implements error.
+func (e *CodeError) Error() string {
+	if e.Code == nvml.ERROR_LIBRARY_NOT_FOUND {
+		return e.Operation + ": the library was not found (driver not installed, or --nvml-library wrong)"
+	}
+	return fmt.Sprintf("%s: %s (NVML code %d)", e.Operation, nvml.ErrorString(e.Code), int(e.Code))
+}
+
+// Is makes lost cards known to errors.Is.
+func (e *CodeError) Is(target error) bool {
+	return target == source.ErrGPULost && e.Code == nvml.ERROR_GPU_IS_LOST
+}
+
+func codeError(operation string, code nvml.Return) error {
+	if code == nvml.SUCCESS {
+		return nil
+	}
+	return &CodeError{operation, code}
+}
