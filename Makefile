@@ -18,12 +18,12 @@ export CGO_ENABLED := 1
 # A nested make takes our job server where there is one, and -j otherwise.
 SUBMAKE = $(MAKE) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
-.PHONY: help build shim sim agent demo test check e2e bench-shim format docs tools clean need-build
+.PHONY: help build shim sim agent client demo test check e2e bench-shim format docs tools clean need-build
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-build: shim sim agent ## Build the agent, libvgpu and the simulated GPU into build/
+build: shim sim agent client ## Build the agent, libvgpu and the simulated GPU into build/
 
 shim: need-build
 	@$(SUBMAKE) -C libvgpu OUT=$(OUT) all
@@ -34,6 +34,12 @@ sim: need-build
 agent: need-build
 	@mkdir -p $(OUT)
 	go build -o $(OUT)/vgpud ./agent
+
+# The small driver-API program that the demo runs in a slice; the end-to-end tests run the same source.
+client: $(OUT)/sim/client
+$(OUT)/sim/client: scripts/e2e/client/client.c | need-build
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -o $@ $< -ldl
 
 need-build:
 	@scripts/need.sh build

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The vgpud Authors
 #
-# need.sh build|check|ci: makes sure that what a target needs is there, and does nothing where it is.
+# need.sh build|check: makes sure that what a target needs is there, and does nothing where it is.
 # On Debian as root it installs what lacks; elsewhere it says what to install, and fails.
 set -euo pipefail
 

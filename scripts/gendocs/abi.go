@@ -80,7 +80,7 @@ func compileDebugInfo(header string) (data *dwarf.Data, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open object: %w", err)
 	}
-	defer f.Close()
+	defer func() { err = errors.Join(err, f.Close()) }()
 	data, err = f.DWARF()
 	if err != nil {
 		return nil, fmt.Errorf("read debug information: %w", err)

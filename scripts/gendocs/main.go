@@ -21,6 +21,7 @@ var pages = []struct {
 	write func(root string, w io.Writer) error
 }{
 	{"abi.md", writeABI},
+	{"hooks.md", writeHooks},
 }
 
 func main() {
