@@ -5,35 +5,37 @@
  *
  * There is no global counter, because a counter cannot tell whose bytes to take off when a process dies. Each
  * process has a slot; a slot has, per device, charged_bytes[kind] and trying_bytes. The sum of the charges over
- * the slots that count is what is held.
+ * the slots that count is what is held. One thread of a process at a time works on its slot (slot.h):
  *
- *   claim   trying += n                          (sequentially consistent)
- *   weigh   total = sum over the slots of trying, then charged  (trying of a slot is loaded before its charges)
- *   admit   if total <= limit: charged += n, then trying -= n
- *   else    trying -= n
+ *   claim   trying = n                           (sequentially consistent)
+ *   weigh   total = n + what we hold + the sum over the other slots of trying, then charged
+ *   admit   if total <= limit: charged += n
+ *   end     trying = 0
  *
  * Never over the limit. Take any instant and the set S of reservations that are charged then, by processes that
- * live. Let x be the one of S whose claim came last in the total order of the sequentially consistent claims.
- * When x weighed, every y in S had claimed already, so its slot was ready and below slot_high_water (both are
- * written, sequentially consistent, before the first claim), and y was in trying, or in charged, or both: y enters
- * charged before it leaves trying, and x loads trying first; if that load misses y it read the value that y left
- * behind, and so sees y's charge. y was not released before x weighed, as it is still held later. So x's total was
- * at least the sum of S, and x was admitted under the limit that it had loaded. Aggregation does not matter: the
- * words are sums of non-negative contributions of reservations. Our own slot counts as the larger of the shared
- * word and our private one, each of which keeps the same order. Loading a total that is too high (a reservation
- * in flight twice, one that is released meanwhile, a dead process) errs on the side of the limit.
+ * live. Let x be the one of S whose claim came last in the total order of the sequentially consistent operations.
+ * When x weighed, every y of S in another process had claimed already, so its slot was ready and below
+ * slot_high_water (both are written, sequentially consistent, before the first claim), and y was in trying, or in
+ * charged, or in both: y enters charged before it leaves trying, and x loads trying first; if that load misses y,
+ * it reads a value stored after y was charged, and so the load of charged sees y. Nor was y released before x
+ * weighed, as it is still held later. Those y of x's own process are in its private sums. So x's total was at least
+ * the sum of S, and x was admitted, so it was not above the limit that x had loaded. A total that is too high (a
+ * reservation seen twice or released meanwhile, a dead process) errs on the side of the limit.
  *
  * Killed at any instruction. A process dies with its claim in trying, in both, or in charged: its slot counts too
  * much at worst, until somebody who is short of room finds it dead and takes it back (slot.c). Nobody waits for a
- * word that a dead process should have written: there is no lock in shared memory.
+ * word that a dead process should have written: there is no lock in shared memory, and the private one dies with
+ * the process.
  *
- * No lasting false refusal. A total over the limit may be due to other claims only. So the claimer withdraws and
- * sums the charges alone. If they leave no room it is refused, after a look for dead processes, and only if two
- * sums in a row agree in all words (else a release may have passed behind the sum). If they leave room, it is a
+ * No lasting false refusal. A total over the limit may be due to others' claims only. So the claimer withdraws and
+ * looks at the charges alone. If they leave no room it is refused, after a look for dead processes, and only if two
+ * walks in a row saw the same words (else a release may have passed behind the walk). If they leave room it is a
  * conflict: claims exclude each other. Then the claimer in the lowest slot keeps its claim and weighs again while
- * the higher ones withdraw and pause, so that one of them gets through; within a process one thread at a time may
- * keep its claim. A claimer that was killed is found dead and taken back; one that is stopped is waited for about
- * a second, then the request is refused.
+ * the higher ones withdraw and pause, so that one of them gets through. A claimer that was killed is found dead and
+ * taken back; one that is stopped is waited for about a second, then the request is refused.
+ *
+ * Tampering. A process writes its slot from its private sums, and counts itself by them: what others write there
+ * does not last, and never lowers its own count. Words of others are bounded before they are added.
  */
 #include "quota.h"
 
@@ -43,154 +45,119 @@
 #include "sys.h"
 
 enum {
-  PAUSE_SPINS = 6,            /* pauses double up to 2^6 cpu_relax, */
-  PAUSE_YIELDS = 12,          /* then yield up to this try, */
-  PAUSE_SLEEP_NS = 20000,     /* then sleep, 20 us more each time, */
-  PAUSE_SLEEP_MAX_NS = 500000 /* up to this */
+  PAUSE_SPINS = 6,              /* pauses double up to 2^6 cpu_relax, */
+  PAUSE_YIELDS = 12,            /* then yield up to this try, */
+  PAUSE_SLEEP_NS = 20000,       /* then sleep, this much more each time, */
+  PAUSE_SLEEP_MAX_NS = 500000,  /* up to this */
+  KEEP_TRIES = 8,               /* how often a kept claim is weighed before it is withdrawn for a pause */
+  LOOK_EVERY = 8,               /* conflicting tries between two looks for dead claimers */
+  CONFLICT_NS = 1000000000,     /* after which a conflict is a refusal */
+  AGREEING_WALKS = 16           /* walks that a refusal takes at most to find two that agree */
 };
 
-enum {
-  LOOK_EVERY = 8,                   /* conflicting tries between two looks for dead claimers */
-  CONFLICT_NS = 1000 * 1000 * 1000,        /* after which a conflict is a refusal */
-  AGREEING_SUMS = 16                       /* sums that a refusal takes at most to find two that agree */
-};
-
-/* Where this process's words for one device are. */
-struct place {
-  struct vgpu_usage_slot *slot;
-  struct vgpu_usage_slot_device *books;
-  uint64_t *own; /* private_bytes of the device */
-  uint64_t token;
-  uint32_t index; /* of the slot */
-};
-
-/* What a walk over the slots finds. */
+/* What a walk over the other slots finds. */
 struct sums {
   uint64_t charged;
   uint64_t trying;
-  uint64_t mark;    /* changes when a reservation or release passed; only filled by sum_charges */
+  uint64_t mark;    /* differs if a reservation or a release passed */
   bool lower_claim; /* a slot before ours has a claim */
 };
 
-/* One request that did not fit at first sight. */
-struct request {
-  struct vgpu_book *book;
-  struct place at;
-  uint64_t bytes;
-  int64_t deadline_ns; /* 0: not waiting yet */
-  uint32_t device;
-  enum vgpu_kind kind;
-  bool keeper; /* this thread holds book->keeper */
-};
+static inline uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static inline uint64_t limit_of(const struct vgpu_book *book, uint32_t device) {
-  uint64_t limit = vgpu_load_relaxed(&book->limits->devices[device].memory_limit_bytes);
-  return limit < VGPU_BYTES_MAX ? limit : VGPU_BYTES_MAX;
+  return smaller(vgpu_load_relaxed(&book->limits->devices[device].memory_limit_bytes), VGPU_BYTES_MAX);
 }
 
 static inline bool is_page(const struct vgpu_book *book) {
   return vgpu_load_relaxed(&book->usage->magic) == VGPU_USAGE_MAGIC;
 }
 
-/* Finds our slot without any system call. False: we have to register (again). */
-static inline bool locate(struct vgpu_book *book, uint32_t device, struct place *at) {
-  at->token = vgpu_load(&book->token);
-  at->index = vgpu_load_relaxed(&book->slot_index);
-  at->slot = vgpu_slot_at(book, at->index);
-  at->books = vgpu_slot_device(at->slot, device);
-  at->own = book->private_bytes[device];
-  return vgpu_slot_is_registered(book, at->token) && vgpu_slot_is_ours(book, at->slot, at->token);
+static inline struct vgpu_usage_slot_device *own_books(const struct vgpu_book *book, uint32_t device) {
+  return vgpu_slot_device(vgpu_slot_at(book, book->slot_index), device);
 }
 
-/* Finds our slot, registers us if need be. 0, -EAGAIN or -EPROTO. */
-static int take_place(struct vgpu_book *book, uint32_t device, struct place *at) {
-  for (int tries = 0; !locate(book, device, at); tries++) {
-    int result = !is_page(book) ? -EPROTO : tries < 8 ? vgpu_slot_attach(book) : -EAGAIN;
-    if (result != 0) {
-      return result;
-    }
-  }
-  return is_page(book) ? 0 : -EPROTO;
-}
-
-/* Charges of one slot; for our own slot `own` is our private words, else NULL. A word beyond belief (only
- * tampering makes one) counts as more than any limit. */
-static inline uint64_t slot_charges(struct vgpu_usage_slot_device *books, const uint64_t *own) {
-  uint64_t sum = 0, bits = 0;
+/* Adds one slot to the sums. A word beyond belief (only tampering makes one) counts as more than any limit. */
+static inline void add_slot(struct sums *sums, struct vgpu_usage_slot_device *books) {
+  uint64_t charged = 0, bits = 0;
+  uint64_t trying = vgpu_load(&books->trying_bytes);
   for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
     uint64_t word = vgpu_load(&books->charged_bytes[kind]);
-    if (own != NULL) {
-      uint64_t mine = vgpu_load_relaxed(&own[kind]);
-      word = word > mine ? word : mine;
-    }
-    sum += word;
+    charged += word;
     bits |= word;
   }
-  return bits < 2 * VGPU_BYTES_MAX ? sum : 16 * VGPU_BYTES_MAX;
+  charged = bits < 2 * VGPU_BYTES_MAX ? charged : 2 * VGPU_BYTES_MAX;
+  uint64_t passed = vgpu_load_relaxed(&books->allocations) + vgpu_load_relaxed(&books->frees);
+  sums->trying += smaller(trying, VGPU_BYTES_MAX);
+  sums->charged += charged;
+  sums->mark = (sums->mark ^ charged ^ (passed << 40)) * 0x9e3779b97f4a7c15ULL;
 }
 
-/* Walks the slots that count: claims and charges. Our own slot counts in any case. */
-static inline struct sums weigh(struct vgpu_book *book, uint32_t device, const struct place *at) {
-  struct sums sums = {0, 0, 0, false};
-  uint32_t epoch = vgpu_load_relaxed(&book->limits->epoch);
-  uint32_t count = vgpu_load(&book->usage->slot_high_water);
-  count = count > at->index ? count : at->index + 1;
-  count = count < book->slot_count ? count : book->slot_count;
-  for (uint32_t i = 0; i < count; i++) {
-    struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
-    if (i != at->index && !vgpu_slot_counts(slot, epoch)) {
-      continue;
-    }
-    struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, device);
-    uint64_t trying = vgpu_load(&books->trying_bytes);
-    trying = (int64_t)trying < 0 ? 0 : trying;
-    trying = trying < VGPU_BYTES_MAX ? trying : VGPU_BYTES_MAX;
-    sums.lower_claim = sums.lower_claim || (trying != 0 && i < at->index);
-    sums.trying += trying;
-    sums.charged += slot_charges(books, i == at->index ? at->own : NULL);
-  }
-  return sums;
-}
-
-/* Walks the slots that count: charges alone, with a mark that tells whether two walks saw the same. */
-static struct sums sum_charges(struct vgpu_book *book, uint32_t device, uint32_t own_index, const uint64_t *own) {
+/* Walks the slots of the other processes that count; all of them for `own_index` >= slot_count. */
+static inline struct sums walk(const struct vgpu_book *book, uint32_t device, uint32_t own_index) {
   struct sums sums = {0, 0, 0, false};
   uint32_t epoch = vgpu_load_relaxed(&book->limits->epoch);
   uint32_t count = vgpu_load(&book->usage->slot_high_water);
   count = count < book->slot_count ? count : book->slot_count;
   for (uint32_t i = 0; i < count; i++) {
     struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
-    if (vgpu_slot_counts(slot, epoch)) {
-      struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, device);
-      uint64_t charged = slot_charges(books, i == own_index ? own : NULL);
-      uint64_t passed = vgpu_load(&books->allocations) + vgpu_load(&books->frees);
-      sums.charged += charged;
-      sums.mark = (sums.mark ^ charged ^ (passed << 32) ^ vgpu_load(&slot->owner)) * 0x9e3779b97f4a7c15ULL;
+    if (i == own_index) {
+      sums.lower_claim = sums.trying != 0;
+    } else if (vgpu_slot_counts(slot, epoch)) {
+      add_slot(&sums, vgpu_slot_device(slot, device));
     }
   }
   return sums;
 }
 
-static inline void admit(const struct place *at, enum vgpu_kind kind, uint64_t bytes) {
-  vgpu_add(&at->books->charged_bytes[kind], bytes);
-  vgpu_add(&at->own[kind], bytes);
-  vgpu_add(&at->books->allocations, 1);
+/* Whether `bytes` fit beside what we hold and `others` hold. No sum here can overflow. */
+static inline bool fits(const struct vgpu_book *book, uint32_t device, uint64_t bytes, uint64_t others) {
+  uint64_t limit = limit_of(book, device);
+  return bytes <= limit && vgpu_load_relaxed(&book->private_total[device]) + others + bytes <= limit;
 }
 
-static inline void withdraw(const struct place *at, uint64_t bytes) {
-  vgpu_subtract(&at->books->trying_bytes, bytes);
+/* Sets what we hold of one kind, in private and in our slot if it is ours. */
+static inline void set_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes,
+                              struct vgpu_usage_slot_device *books) {
+  uint64_t *own = &book->private_bytes[device][kind];
+  uint64_t *total = &book->private_total[device];
+  vgpu_store_relaxed(total, vgpu_load_relaxed(total) - vgpu_load_relaxed(own) + bytes);
+  vgpu_store_relaxed(own, bytes);
+  if (books != NULL) {
+    vgpu_store_release(&books->charged_bytes[kind], bytes);
+  }
 }
 
-/* Whether the charges alone leave no room for `bytes`, now or at some instant since the call. */
-static bool is_full(struct request *request) {
-  struct vgpu_book *book = request->book;
-  struct sums last = sum_charges(book, request->device, request->at.index, request->at.own);
-  for (int i = 1; i < AGREEING_SUMS; i++) {
-    uint64_t limit = limit_of(book, request->device);
-    if (request->bytes <= limit && last.charged <= limit - request->bytes) {
+/* Claims, weighs and admits, inside the lock. `keep`: weigh again for as long as only higher claims are in the way.
+ * True if the bytes are reserved. */
+static inline bool try_once(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes, bool keep) {
+  struct vgpu_usage_slot_device *books = own_books(book, device);
+  bool admitted = false;
+  __atomic_exchange_n(&books->trying_bytes, smaller(bytes, VGPU_BYTES_MAX), __ATOMIC_SEQ_CST);
+  for (int tries = keep ? 0 : KEEP_TRIES;; tries++) {
+    struct sums others = walk(book, device, book->slot_index);
+    admitted = fits(book, device, bytes, others.trying + others.charged);
+    if (admitted || tries >= KEEP_TRIES || others.lower_claim || !fits(book, device, bytes, others.charged)) {
+      break;
+    }
+    vgpu_cpu_relax();
+  }
+  if (admitted) {
+    set_charge(book, device, kind, vgpu_load_relaxed(&book->private_bytes[device][kind]) + bytes, books);
+    vgpu_count(&books->allocations);
+  }
+  vgpu_store_release(&books->trying_bytes, (uint64_t)0);
+  return admitted;
+}
+
+/* Whether the charges alone leave no room for `bytes`, and did so at some instant since the call. */
+static bool is_full(struct vgpu_book *book, uint32_t device, uint64_t bytes) {
+  struct sums last = walk(book, device, book->slot_index);
+  for (int i = 1; i < AGREEING_WALKS; i++) {
+    if (fits(book, device, bytes, last.charged)) {
       return false;
     }
-    struct sums next = sum_charges(book, request->device, request->at.index, request->at.own);
+    struct sums next = walk(book, device, book->slot_index);
     if (next.mark == last.mark && next.charged == last.charged) {
       return true;
     }
@@ -199,218 +166,161 @@ static bool is_full(struct request *request) {
   return true;
 }
 
-/* Pauses before try number `tries`; different processes differ in their pauses. */
-static void pause_try(int tries, uint64_t token) {
-  int64_t sleep_ns = (tries - PAUSE_YIELDS) * (int64_t)PAUSE_SLEEP_NS;
+/* Pauses after conflicting try number `tries`; threads and processes differ in their pauses. */
+static void pause_try(int tries) {
   if (tries < PAUSE_SPINS) {
-    uint64_t spins = ((uint64_t)1 << tries) + ((token >> VGPU_PID_BITS) + vgpu_ticks()) % 16;
+    uint64_t spins = ((uint64_t)1 << tries) + vgpu_ticks() % 16;
     for (uint64_t i = 0; i < spins; i++) {
       vgpu_cpu_relax();
     }
   } else if (tries < PAUSE_YIELDS) {
     vgpu_sys_sched_yield();
   } else {
-    sleep_ns = sleep_ns < PAUSE_SLEEP_MAX_NS ? sleep_ns : PAUSE_SLEEP_MAX_NS;
-    vgpu_sys_nanosleep(sleep_ns + (int64_t)(vgpu_ticks() % PAUSE_SLEEP_NS));
+    uint64_t sleep_ns = (uint64_t)(tries - PAUSE_YIELDS + 1) * PAUSE_SLEEP_NS;
+    vgpu_sys_nanosleep((int64_t)(smaller(sleep_ns, PAUSE_SLEEP_MAX_NS) + vgpu_ticks() % PAUSE_SLEEP_NS));
   }
 }
 
-/* True while the conflict may be waited for. */
-static bool may_wait(struct request *request, int tries) {
-  if (tries < PAUSE_YIELDS) {
-    return true;
+/* Takes the lock with a slot that is ours. 0, -EAGAIN or -EPROTO (and then without the lock). */
+static inline int enter_slot(struct vgpu_book *book) {
+  int result = vgpu_slot_enter(book);
+  if (__builtin_expect(result != 0, 0)) {
+    return result;
   }
-  int64_t now = vgpu_sys_monotonic_ns();
-  if (request->deadline_ns == 0) {
-    request->deadline_ns = now + CONFLICT_NS;
+  if (__builtin_expect(!is_page(book), 0)) {
+    result = -EPROTO;
+  } else if (__builtin_expect(book->token == 0 || !vgpu_slot_is_ours(book), 0)) {
+    result = vgpu_slot_attach(book);
   }
-  return now < request->deadline_ns;
-}
-
-/* True if this thread may keep its claim: no lower slot has one, and no other thread of this process does. */
-static bool may_keep(struct request *request, const struct sums *sums) {
-  if (sums->lower_claim) {
-    return false;
-  }
-  if (!request->keeper) {
-    request->keeper = __atomic_exchange_n(&request->book->keeper, 1, __ATOMIC_SEQ_CST) == 0;
-  }
-  return request->keeper;
-}
-
-/* Tries until the request is admitted, or there is no room. Enters and leaves without a claim. */
-static int contend(struct request *request) {
-  struct vgpu_book *book = request->book;
-  struct place *at = &request->at;
-  for (int tries = 0;; tries++) {
-    bool full = is_full(request);
-    if ((full || tries % LOOK_EVERY == LOOK_EVERY - 1) && vgpu_slot_reap(book, request->device) > 0) {
-      full = false;
-    }
-    if (full || !may_wait(request, tries)) {
-      return -ENOMEM;
-    }
-    pause_try(tries, at->token);
-    int result = take_place(book, request->device, at);
-    if (result != 0) {
-      return result;
-    }
-    if (request->bytes > limit_of(book, request->device)) {
-      continue;
-    }
-    vgpu_add(&at->books->trying_bytes, request->bytes);
-    for (int kept = 0;; kept++) {
-      struct sums sums = weigh(book, request->device, at);
-      if (sums.trying + sums.charged <= limit_of(book, request->device)) {
-        admit(at, request->kind, request->bytes);
-        withdraw(at, request->bytes);
-        return 0;
-      }
-      bool hopeless = sums.charged + request->bytes > limit_of(book, request->device);
-      if (hopeless || kept == LOOK_EVERY || !may_keep(request, &sums)) {
-        break;
-      }
-      pause_try(kept, at->token);
-    }
-    withdraw(at, request->bytes);
-  }
-}
-
-/* Finishes a reservation that was not admitted at once; its claim is withdrawn. */
-__attribute__((noinline)) static int reserve_slowly(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind,
-                                                    uint64_t bytes, const struct place *at) {
-  struct request request = {.book = book, .at = *at, .bytes = bytes, .device = device, .kind = kind};
-  int result = contend(&request);
-  if (request.keeper) {
-    vgpu_store(&book->keeper, 0);
-  }
-  if (result == -ENOMEM) {
-    vgpu_add(&request.at.books->refusals, 1);
+  if (__builtin_expect(result != 0, 0)) {
+    vgpu_slot_leave(book);
   }
   return result;
 }
 
-int vgpu_reserve(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes) {
-  struct place at;
-  if (device >= book->device_count || (unsigned)kind >= VGPU_KIND_COUNT) {
-    return -EINVAL;
-  }
-  if (__builtin_expect(!locate(book, device, &at) || !is_page(book), 0)) {
-    int result = take_place(book, device, &at);
+/* Goes on after the first try did not fit, inside the lock, until the bytes are reserved or there is no room.
+ * Leaves the lock. */
+__attribute__((noinline)) static int contend(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind,
+                                             uint64_t bytes) {
+  int64_t deadline_ns = 0;
+  for (int tries = 0;; tries++) {
+    bool full = is_full(book, device, bytes);
+    bool look = full || tries % LOOK_EVERY == LOOK_EVERY - 1;
+    if (look && bytes <= limit_of(book, device) && vgpu_slot_reap(book, device) > 0) {
+      full = false;
+    }
+    if (tries == PAUSE_YIELDS) {
+      deadline_ns = vgpu_sys_monotonic_ns() + CONFLICT_NS;
+    }
+    if (full || (tries > PAUSE_YIELDS && vgpu_sys_monotonic_ns() > deadline_ns)) {
+      vgpu_count(&own_books(book, device)->refusals);
+      vgpu_slot_leave(book);
+      return -ENOMEM;
+    }
+    vgpu_slot_leave(book);
+    pause_try(tries);
+    int result = enter_slot(book);
     if (result != 0) {
       return result;
     }
-  }
-  uint64_t limit = limit_of(book, device);
-  if (bytes <= limit) {
-    vgpu_add(&at.books->trying_bytes, bytes);
-    struct sums sums = weigh(book, device, &at);
-    bool fits = sums.trying + sums.charged <= limit;
-    if (__builtin_expect(fits, 1)) {
-      admit(&at, kind, bytes);
-    }
-    withdraw(&at, bytes);
-    if (__builtin_expect(fits, 1)) {
+    if (try_once(book, device, kind, bytes, true)) {
+      vgpu_slot_leave(book);
       return 0;
     }
   }
-  return reserve_slowly(book, device, kind, bytes, &at);
 }
 
-/* Takes up to `bytes` off `word`, never below zero. Returns how many. */
-static inline uint64_t take_off(uint64_t *word, uint64_t bytes) {
-  uint64_t seen = vgpu_load_relaxed(word), taken;
-  do {
-    taken = bytes < seen ? bytes : seen;
-  } while (!__atomic_compare_exchange_n(word, &seen, seen - taken, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-  return taken;
-}
-
-/* Puts `bytes` more on `word`, never above VGPU_BYTES_MAX. */
-static void put_on(uint64_t *word, uint64_t bytes) {
-  uint64_t seen = vgpu_load_relaxed(word), sum;
-  bytes = bytes < VGPU_BYTES_MAX ? bytes : VGPU_BYTES_MAX;
-  do {
-    sum = seen + bytes < VGPU_BYTES_MAX ? seen + bytes : VGPU_BYTES_MAX;
-  } while (seen < sum && !__atomic_compare_exchange_n(word, &seen, sum, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-}
-
-static void give_back(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes, uint64_t frees) {
-  struct place at;
+int vgpu_reserve(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes) {
   if (device >= book->device_count || (unsigned)kind >= VGPU_KIND_COUNT) {
+    return -EINVAL;
+  }
+  int result = enter_slot(book);
+  if (__builtin_expect(result != 0, 0)) {
+    return result;
+  }
+  if (__builtin_expect(bytes > limit_of(book, device) || !try_once(book, device, kind, bytes, false), 0)) {
+    return contend(book, device, kind, bytes);
+  }
+  vgpu_slot_leave(book);
+  return 0;
+}
+
+static inline void give_back(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes, bool freed) {
+  bool valid = device < book->device_count && (unsigned)kind < VGPU_KIND_COUNT;
+  if (!valid || vgpu_slot_enter(book) != 0) {
     return;
   }
-  if (__builtin_expect(!locate(book, device, &at), 0)) {
-    vgpu_slot_settle(book);
-    locate(book, device, &at);
-    if (!vgpu_slot_is_registered(book, at.token)) {
-      return; /* nothing was reserved by this process */
-    }
+  struct vgpu_usage_slot_device *books = NULL;
+  if (__builtin_expect(book->token != 0 && vgpu_slot_is_ours(book), 1)) {
+    books = own_books(book, device);
   }
-  uint64_t taken = take_off(&at.own[kind], bytes);
-  if (__builtin_expect(vgpu_load_relaxed(&at.slot->owner) == at.token, 1)) {
-    take_off(&at.books->charged_bytes[kind], taken);
-    if (frees != 0) {
-      vgpu_add(&at.books->frees, frees);
-    }
+  uint64_t held = vgpu_load_relaxed(&book->private_bytes[device][kind]);
+  set_charge(book, device, kind, held - smaller(bytes, held), books);
+  if (freed && books != NULL) {
+    vgpu_count(&books->frees);
   }
+  vgpu_slot_leave(book);
 }
 
 void vgpu_cancel(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes) {
-  give_back(book, device, kind, bytes, 0);
+  give_back(book, device, kind, bytes, false);
 }
 
 void vgpu_release(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes) {
-  give_back(book, device, kind, bytes, 1);
+  give_back(book, device, kind, bytes, true);
 }
 
 void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes) {
-  struct place at;
-  if (device >= book->device_count || (unsigned)kind >= VGPU_KIND_COUNT) {
+  struct vgpu_usage_slot_device *books = NULL;
+  if (device >= book->device_count || (unsigned)kind >= VGPU_KIND_COUNT || vgpu_slot_enter(book) != 0) {
     return;
   }
-  if (take_place(book, device, &at) == 0) {
-    put_on(&at.books->charged_bytes[kind], bytes);
-    vgpu_add(&at.books->allocations, 1);
+  if (is_page(book) && ((book->token != 0 && vgpu_slot_is_ours(book)) || vgpu_slot_attach(book) == 0)) {
+    books = own_books(book, device);
+    vgpu_count(&books->allocations);
   }
-  put_on(&book->private_bytes[device][kind], bytes);
+  uint64_t held = vgpu_load_relaxed(&book->private_bytes[device][kind]);
+  set_charge(book, device, kind, smaller(held + smaller(bytes, VGPU_BYTES_MAX), VGPU_BYTES_MAX), books);
+  vgpu_slot_leave(book);
 }
 
-void vgpu_book_close(struct vgpu_book *book) { vgpu_slot_detach(book); }
+void vgpu_book_close(struct vgpu_book *book) {
+  if (vgpu_slot_is_registered(book) && vgpu_slot_enter(book) == 0) {
+    vgpu_slot_detach(book);
+    vgpu_slot_leave(book);
+  }
+}
 
 uint64_t vgpu_limit_bytes(const struct vgpu_book *book, uint32_t device) {
   return device < book->device_count ? limit_of(book, device) : 0;
 }
 
-/* Looks for dead processes if others hold bytes, now and then. True if any slot was taken back. */
+/* Looks for dead processes, now and then. True if any slot was taken back. */
 static bool look_now_and_then(struct vgpu_book *book, uint32_t device) {
   uint64_t now = vgpu_ticks(), last = vgpu_load_relaxed(&book->looked_ticks);
-  if (last != 0 && now - last < vgpu_ticks_now_and_then()) {
+  if ((last != 0 && now - last < vgpu_ticks_now_and_then()) || vgpu_slot_enter_slowly(book) != 0) {
     return false;
   }
   vgpu_store_relaxed(&book->looked_ticks, now);
-  return vgpu_slot_identify(book) && vgpu_slot_reap(book, device) > 0;
+  uint32_t freed = vgpu_slot_reap(book, device);
+  vgpu_slot_leave(book);
+  return freed > 0;
 }
 
 uint64_t vgpu_used_bytes(struct vgpu_book *book, uint32_t device) {
-  struct place at;
   if (device >= book->device_count) {
     return 0;
   }
-  bool ours = locate(book, device, &at);
-  uint64_t mine = 0;
-  if (vgpu_slot_is_registered(book, at.token)) {
-    for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
-      mine += vgpu_load_relaxed(&book->private_bytes[device][kind]);
-    }
-  }
+  bool registered = vgpu_slot_is_registered(book);
+  uint64_t own = registered ? vgpu_load_relaxed(&book->private_total[device]) : 0;
+  uint32_t own_index = registered ? vgpu_load_relaxed(&book->slot_index) : UINT32_MAX;
   if (!is_page(book)) {
     uint64_t limit = limit_of(book, device);
-    return mine > limit ? mine : limit;
+    return own > limit ? own : limit;
   }
-  struct sums sums = sum_charges(book, device, ours ? at.index : UINT32_MAX, at.own);
-  if (sums.charged != mine && look_now_and_then(book, device)) {
-    sums = sum_charges(book, device, ours ? at.index : UINT32_MAX, at.own);
+  struct sums others = walk(book, device, own_index);
+  if (others.charged != 0 && look_now_and_then(book, device)) {
+    others = walk(book, device, own_index);
   }
-  return sums.charged + (ours ? 0 : mine);
+  return own + others.charged;
 }

@@ -21,7 +21,7 @@
 #define VGPU_BYTES_MAX ((uint64_t)1 << 50)
 
 /* This process's private view; zeroed by the caller, never in shared memory. After a fork the child has a
- * copy and takes a slot of its own at its first call (see vgpu_book_attach). */
+ * copy and takes a slot of its own at its first call. */
 struct vgpu_book {
   const struct vgpu_limits_page *limits; /* read-only mapping; the agent writes it at any time */
   struct vgpu_usage_page *usage;         /* shared mapping; every process of the container writes it */
@@ -29,15 +29,15 @@ struct vgpu_book {
                                             set to 1 here when this process registers; NULL: ask the kernel for
                                             the pid each time. The caller sets it after vgpu_book_open */
   uint32_t device_count;                 /* validated copy */
-  uint32_t slot_count;
-  uint32_t slot_index;   /* atomic */
-  uint32_t registering;  /* atomic; pid of the thread group whose thread registers now, 0: none */
-  uint32_t keeper;       /* atomic; set while one thread of this process keeps its claim (see quota.c) */
+  uint32_t slot_count;                   /* validated copy */
+  uint32_t lock;                         /* atomic; pid of the process whose thread is inside, 0: nobody. The words
+                                            below are written inside only */
+  uint32_t slot_index;
   uint64_t token;        /* atomic; our slot's owner value, 0: no slot yet */
-  uint64_t looked_ticks; /* atomic; when vgpu_used_bytes last looked for dead processes */
+  uint64_t looked_ticks; /* when vgpu_used_bytes last looked for dead processes; atomic */
   struct vgpu_process self;
-  uint64_t private_bytes[VGPU_MAX_DEVICES][VGPU_KIND_COUNT]; /* atomic; our own sums: the charge of this
-                                                                process is never taken as less */
+  uint64_t private_total[VGPU_MAX_DEVICES];                  /* atomic; what this process holds, whatever the */
+  uint64_t private_bytes[VGPU_MAX_DEVICES][VGPU_KIND_COUNT]; /* usage page says; its slot is written from these */
 };
 
 /* Validates both mappings (magic, version, sizes, counts) and fills `book`. Maps and allocates nothing.

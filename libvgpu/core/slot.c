@@ -15,8 +15,9 @@
  * Nobody clears another's fields: the next claimer clears them, while the slot does not count.
  *
  * Known limit: a process that is alive in another pid namespace while the epoch is raised cannot be told from a
- * dead one. If its slot is taken over in the nanoseconds in which one of its threads is inside vgpu_reserve, that
- * thread's last additions land in the new owner's slot; sums ignore a negative claim for that reason.
+ * dead one. If its slot is taken over in the nanoseconds in which one of its threads is at work on it, that thread's
+ * last stores land in the new owner's slot. They are undone by the new owner's next call, because every call stores
+ * the whole value of a word, from private memory.
  */
 #include "slot.h"
 
@@ -27,9 +28,10 @@
 enum {
   LOOKS_PER_CLAIM = 16,         /* slots that a claim checks for dead owners on its way to a free one */
   UNREADY_GRACE_NS = 20000000,  /* how long a claim may stay unfinished before its owner is looked at */
-  SETTLE_SPINS = 1000,          /* then yield, then sleep */
-  SETTLE_TRIES = 20000,         /* about a second */
-  SETTLE_SLEEP_NS = 50000
+  ENTER_SPINS = 200,            /* then yield, */
+  ENTER_YIELDS = 220,           /* then sleep, */
+  ENTER_SLEEP_NS = 50000,       /* this long each time, */
+  ENTER_TRIES = 50000           /* up to this try: a few seconds */
 };
 
 static uint64_t random_token(uint32_t pid) {
@@ -102,7 +104,7 @@ static void fold_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot, 
 /* Takes the slot back if its registered owner is dead. */
 static bool reap_slot(struct vgpu_book *book, struct vgpu_usage_slot *slot) {
   uint64_t owner = vgpu_load(&slot->owner);
-  if (owner == 0 || owner == vgpu_load_relaxed(&book->token) || vgpu_load(&slot->ready) != owner ||
+  if (owner == 0 || owner == book->token || vgpu_load(&slot->ready) != owner ||
       !is_dead(book, slot, owner)) {
     return false;
   }
@@ -159,8 +161,15 @@ static uint32_t reap_unready(struct vgpu_book *book) {
   return freed;
 }
 
-/* Writes our identity into a slot whose owner is `token` already, and lets it count. */
+/* Writes what we hold and who we are into a slot whose owner is `token` already, and lets it count. */
 static void publish(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t token) {
+  for (uint32_t i = 0; i < book->device_count; i++) {
+    struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, i);
+    vgpu_store_relaxed(&books->trying_bytes, (uint64_t)0);
+    for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
+      vgpu_store_relaxed(&books->charged_bytes[kind], vgpu_load_relaxed(&book->private_bytes[i][kind]));
+    }
+  }
   vgpu_store_relaxed(&slot->start_time, book->self.start_time);
   vgpu_store_relaxed(&slot->start_stack, book->self.start_stack);
   vgpu_store_relaxed(&slot->pid_namespace, book->self.pid_namespace);
@@ -168,17 +177,13 @@ static void publish(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64
   vgpu_store(&slot->ready, token);
 }
 
-/* Charges our own sums to a slot that was somebody else's before. */
-static void fill(struct vgpu_book *book, struct vgpu_usage_slot *slot) {
+/* Starts the counters of a slot that was somebody else's before. */
+static void clear_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot) {
   for (uint32_t i = 0; i < book->device_count; i++) {
     struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, i);
-    for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
-      vgpu_store_relaxed(&books->charged_bytes[kind], vgpu_load_relaxed(&book->private_bytes[i][kind]));
-    }
-    vgpu_store_relaxed(&books->trying_bytes, 0);
-    vgpu_store_relaxed(&books->allocations, 0);
-    vgpu_store_relaxed(&books->frees, 0);
-    vgpu_store_relaxed(&books->refusals, 0);
+    vgpu_store_relaxed(&books->allocations, (uint64_t)0);
+    vgpu_store_relaxed(&books->frees, (uint64_t)0);
+    vgpu_store_relaxed(&books->refusals, (uint64_t)0);
   }
 }
 
@@ -192,7 +197,7 @@ static int claim(struct vgpu_book *book, uint64_t token) {
     }
     if (swap(&slot->owner, 0, token)) {
       raise_high_water(book->usage, i + 1);
-      fill(book, slot);
+      clear_counters(book, slot);
       publish(book, slot, token);
       return (int)i;
     }
@@ -200,107 +205,84 @@ static int claim(struct vgpu_book *book, uint64_t token) {
   return -EAGAIN;
 }
 
-/* Forgets what a fork copied from the parent, whose slot and memory stay the parent's. */
-static void forget_parent(struct vgpu_book *book) {
-  vgpu_store(&book->token, 0);
-  vgpu_store(&book->keeper, 0);
-  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
-    for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
-      vgpu_store_relaxed(&book->private_bytes[i][kind], 0);
-    }
+/* Takes our own slot again under a new token. False if it was lost. */
+static bool claim_again(struct vgpu_book *book, uint64_t token) {
+  struct vgpu_usage_slot *slot = vgpu_slot_at(book, book->slot_index);
+  if (book->token == 0 || !swap(&slot->owner, book->token, token)) {
+    return false;
   }
+  raise_high_water(book->usage, book->slot_index + 1);
+  publish(book, slot, token);
+  return true;
 }
 
-/* Fills book->self once per process, by one thread at a time; other threads read it. */
-static void identify(struct vgpu_book *book) {
-  if (book->self.pid != vgpu_process_pid()) {
-    vgpu_process_self(&book->self);
-  }
-}
-
-/* The work of vgpu_slot_attach, by one thread at a time. */
-static int attach(struct vgpu_book *book) {
-  uint64_t token = vgpu_load(&book->token);
-  if (token != 0 && !vgpu_slot_is_registered(book, token)) {
-    forget_parent(book);
-    token = 0;
-  }
-  if (token != 0 && vgpu_slot_is_ours(book, vgpu_slot_at(book, vgpu_load(&book->slot_index)), token)) {
-    return 0; /* another thread was here first */
-  }
-  identify(book);
-  uint64_t fresh = random_token(book->self.pid);
-  int index = (int)vgpu_load(&book->slot_index);
-  if (token != 0 && swap(&vgpu_slot_at(book, (uint32_t)index)->owner, token, fresh)) {
-    raise_high_water(book->usage, (uint32_t)index + 1);
-    publish(book, vgpu_slot_at(book, (uint32_t)index), fresh);
-  } else {
-    index = claim(book, fresh);
+int vgpu_slot_attach(struct vgpu_book *book) {
+  uint64_t token = random_token(book->self.pid);
+  if (!claim_again(book, token)) {
+    int index = claim(book, token);
     if (index < 0 && vgpu_slot_reap(book, VGPU_EVERY_DEVICE) + reap_unready(book) > 0) {
-      index = claim(book, fresh);
+      index = claim(book, token);
     }
     if (index < 0) {
       return index;
     }
+    vgpu_store_relaxed(&book->slot_index, (uint32_t)index);
   }
-  vgpu_store(&book->slot_index, (uint32_t)index);
-  vgpu_store(&book->token, fresh);
+  vgpu_store(&book->token, token);
   if (book->fork_canary != NULL) {
     vgpu_store(book->fork_canary, 1);
   }
   return 0;
 }
 
-/* Takes the flag for this process. A flag that a fork copied from a parent's other thread has the parent's pid
- * and is taken over. False after about a second. */
-static bool take_flag(struct vgpu_book *book, uint32_t pid) {
-  for (int tries = 0; tries < SETTLE_TRIES; tries++) {
-    uint32_t holder = vgpu_load(&book->registering);
-    if (holder != pid && __atomic_compare_exchange_n(&book->registering, &holder, pid, false, __ATOMIC_SEQ_CST,
-                                                     __ATOMIC_SEQ_CST)) {
-      return true;
+/* Forgets what a fork copied from the parent, whose slot and memory stay the parent's. */
+static void forget_parent(struct vgpu_book *book) {
+  vgpu_store(&book->token, 0);
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+    vgpu_store_relaxed(&book->private_total[i], (uint64_t)0);
+    for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
+      vgpu_store_relaxed(&book->private_bytes[i][kind], (uint64_t)0);
     }
-    if (tries < SETTLE_SPINS) {
+  }
+}
+
+/* Takes the lock if it is free, or was copied by a fork from a parent whose other thread was inside. */
+static bool try_enter(struct vgpu_book *book, uint32_t pid) {
+  uint32_t holder = vgpu_load(&book->lock);
+  if (holder != 0 && (holder == pid || vgpu_slot_is_registered(book))) {
+    return false;
+  }
+  return __atomic_compare_exchange_n(&book->lock, &holder, pid, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+__attribute__((noinline)) int vgpu_slot_enter_slowly(struct vgpu_book *book) {
+  uint32_t pid = vgpu_process_pid();
+  for (int tries = 0; !try_enter(book, pid); tries++) {
+    if (tries >= ENTER_TRIES) {
+      return -EAGAIN;
+    }
+    if (tries < ENTER_SPINS) {
       vgpu_cpu_relax();
+    } else if (tries < ENTER_YIELDS) {
+      vgpu_sys_sched_yield();
     } else {
-      vgpu_sys_nanosleep(SETTLE_SLEEP_NS);
+      vgpu_sys_nanosleep(ENTER_SLEEP_NS);
     }
   }
-  return false;
-}
-
-int vgpu_slot_attach(struct vgpu_book *book) {
-  if (!take_flag(book, vgpu_process_pid())) {
-    return -EAGAIN;
+  if (book->token != 0 && !vgpu_slot_is_registered(book)) {
+    forget_parent(book);
   }
-  int result = attach(book);
-  vgpu_store(&book->registering, 0);
-  return result;
-}
-
-bool vgpu_slot_identify(struct vgpu_book *book) {
-  bool taken = take_flag(book, vgpu_process_pid());
-  if (taken) {
-    identify(book);
-    vgpu_store(&book->registering, 0);
+  if (book->self.pid != pid) {
+    vgpu_process_self(&book->self);
   }
-  return taken;
-}
-
-void vgpu_slot_settle(struct vgpu_book *book) {
-  if (take_flag(book, vgpu_process_pid())) {
-    vgpu_store(&book->registering, 0);
-  }
+  return 0;
 }
 
 void vgpu_slot_detach(struct vgpu_book *book) {
-  uint64_t token = vgpu_load(&book->token);
-  if (!vgpu_slot_is_registered(book, token)) {
-    return;
-  }
-  struct vgpu_usage_slot *slot = vgpu_slot_at(book, vgpu_load(&book->slot_index));
+  struct vgpu_usage_slot *slot = vgpu_slot_at(book, book->slot_index);
+  uint64_t token = book->token;
   vgpu_store(&book->token, 0);
-  if (vgpu_load(&slot->owner) == token) {
+  if (token != 0 && vgpu_load(&slot->owner) == token) {
     fold_counters(book, slot, token);
     swap(&slot->owner, token, 0);
   }

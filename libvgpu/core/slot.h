@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * slot.h - the slots of the usage page: claiming one for this process, and taking back those of dead ones.
- * Internal to the core; quota.h is the door.
+ * slot.h - the slots of the usage page: claiming one for this process, and taking back those of dead ones; and
+ * the lock that lets one thread of this process at a time work on its slot. Internal to the core; quota.h is the
+ * door.
+ *
+ * The lock is in private memory. It is never held across a driver call, and no other process ever waits for it.
  */
 #ifndef VGPU_SLOT_H
 #define VGPU_SLOT_H
@@ -15,13 +18,16 @@ enum { VGPU_PID_BITS = 22, VGPU_EVERY_DEVICE = VGPU_MAX_DEVICES };
 
 #define VGPU_PID_MASK (((uint64_t)1 << VGPU_PID_BITS) - 1)
 
-/* Shared words. Loads and stores that the proof in quota.c orders are sequentially consistent. */
+/* Shared words. The order of the loads and stores named plain is what the proof in quota.c needs. */
 #define vgpu_load(word) __atomic_load_n((word), __ATOMIC_SEQ_CST)
 #define vgpu_load_relaxed(word) __atomic_load_n((word), __ATOMIC_RELAXED)
 #define vgpu_store(word, value) __atomic_store_n((word), (value), __ATOMIC_SEQ_CST)
+#define vgpu_store_release(word, value) __atomic_store_n((word), (value), __ATOMIC_RELEASE)
 #define vgpu_store_relaxed(word, value) __atomic_store_n((word), (value), __ATOMIC_RELAXED)
 #define vgpu_add(word, value) __atomic_add_fetch((word), (value), __ATOMIC_SEQ_CST)
-#define vgpu_subtract(word, value) __atomic_sub_fetch((word), (value), __ATOMIC_SEQ_CST)
+
+/* Adds to a word that only the thread inside the lock writes. */
+#define vgpu_count(word) vgpu_store_relaxed((word), vgpu_load_relaxed(word) + 1)
 
 static inline struct vgpu_usage_slot *vgpu_slot_at(const struct vgpu_book *book, uint32_t index) {
   return (struct vgpu_usage_slot *)((char *)book->usage + vgpu_usage_slot_offset(book->device_count, index));
@@ -37,39 +43,49 @@ static inline bool vgpu_slot_counts(struct vgpu_usage_slot *slot, uint32_t epoch
   return owner != 0 && vgpu_load(&slot->ready) == owner && (int32_t)(vgpu_load_relaxed(&slot->epoch) - epoch) >= 0;
 }
 
-/* True if this process has registered under `token`; false before, and in a forked child that has not yet. */
-static inline bool vgpu_slot_is_registered(const struct vgpu_book *book, uint64_t token) {
-  if (token == 0) {
+/* True if this process has registered; false before, and in a forked child that has not yet. */
+static inline bool vgpu_slot_is_registered(const struct vgpu_book *book) {
+  if (__atomic_load_n(&book->token, __ATOMIC_ACQUIRE) == 0) {
     return false;
   }
   if (book->fork_canary != NULL) {
-    return vgpu_load_relaxed(book->fork_canary) != 0;
+    return __atomic_load_n(book->fork_canary, __ATOMIC_ACQUIRE) != 0;
   }
-  return (uint64_t)vgpu_process_pid() == (token & VGPU_PID_MASK);
+  return vgpu_process_pid() == book->self.pid;
 }
 
-/* True if `slot` is ours under `token`, in the epoch that the limits page names now. */
-static inline bool vgpu_slot_is_ours(const struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t token) {
-  return vgpu_load_relaxed(&slot->owner) == token && vgpu_load_relaxed(&slot->ready) == token &&
+/* True if our slot is still ours, in the epoch that the limits page names now. Inside the lock. */
+static inline bool vgpu_slot_is_ours(const struct vgpu_book *book) {
+  const struct vgpu_usage_slot *slot = vgpu_slot_at(book, book->slot_index);
+  return vgpu_load_relaxed(&slot->owner) == book->token && vgpu_load_relaxed(&slot->ready) == book->token &&
          vgpu_load_relaxed(&slot->epoch) == vgpu_load_relaxed(&book->limits->epoch);
 }
 
-/* Registers this process, or registers it again after a fork, an epoch raise, or the loss of its slot. Threads
- * of the process wait for each other. 0 or -EAGAIN. */
+/* Takes the lock; afterwards book->self is this process, and what a fork copied is forgotten. 0, or -EAGAIN
+ * after some seconds (a caller inside was stopped, or is us: a signal handler). */
+int vgpu_slot_enter_slowly(struct vgpu_book *book);
+
+static inline int vgpu_slot_enter(struct vgpu_book *book) {
+  uint32_t nobody = 0;
+  if (__builtin_expect(vgpu_slot_is_registered(book), 1) &&
+      __builtin_expect(__atomic_compare_exchange_n(&book->lock, &nobody, book->self.pid, false, __ATOMIC_ACQUIRE,
+                                                   __ATOMIC_RELAXED), 1)) {
+    return 0;
+  }
+  return vgpu_slot_enter_slowly(book);
+}
+
+static inline void vgpu_slot_leave(struct vgpu_book *book) { vgpu_store_release(&book->lock, 0u); }
+
+/* Registers this process, or registers it again after a fork, an epoch raise, or the loss of its slot, with all
+ * that it holds. Inside the lock. 0 or -EAGAIN. */
 int vgpu_slot_attach(struct vgpu_book *book);
 
-/* Waits until no thread of this process is registering it. */
-void vgpu_slot_settle(struct vgpu_book *book);
-
-/* Makes book->self valid for this process, before the first vgpu_slot_reap. False: another thread is about it
- * for too long. */
-bool vgpu_slot_identify(struct vgpu_book *book);
-
-/* Gives up our own slot. */
+/* Gives up our own slot. Inside the lock. */
 void vgpu_slot_detach(struct vgpu_book *book);
 
-/* Takes back the slots of dead processes that hold or try for bytes of `device`, or of all dead processes for
- * VGPU_EVERY_DEVICE. Returns how many. */
+/* Takes back the slots of dead processes that hold or claim bytes of `device`, or of all dead processes for
+ * VGPU_EVERY_DEVICE. Inside the lock. Returns how many. */
 uint32_t vgpu_slot_reap(struct vgpu_book *book, uint32_t device);
 
 #endif

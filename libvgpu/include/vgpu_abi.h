@@ -73,9 +73,9 @@ struct vgpu_usage_device {
   uint8_t reserved[40];
 };
 
-/* One device of one process. Writer: the owner of the slot (its threads, by atomic add).
- * A reader that sums charges loads trying_bytes BEFORE charged_bytes: a reservation is added to
- * charged_bytes before it is taken from trying_bytes, so it is never missed. */
+/* One device of one process. Writer: the owner of the slot, one thread at a time, by whole atomic stores.
+ * A reader that sums charges loads trying_bytes BEFORE charged_bytes: a reservation is put into
+ * charged_bytes before it is taken out of trying_bytes, so it is never missed. */
 struct vgpu_usage_slot_device {
   uint64_t charged_bytes[VGPU_KIND_COUNT]; /* atomic; reserved or committed, by enum vgpu_kind */
   uint64_t trying_bytes;                   /* atomic; asked for, not yet admitted */
