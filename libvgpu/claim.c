@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * claim.c - contract in claim.h.
+ */
+#include "claim.h"
+
+#include "log.h"
+#include "table.h"
+
+/* One line now and then, so that somebody who looks for the reason finds it. */
+static void log_refusal(const struct vgpu_device *device, uint64_t bytes) {
+  static uint64_t next;
+  struct vgpu_view view;
+  if (!vgpu_log_is_due(&next)) return;
+  vgpu_device_view(device, &view);
+  vgpu_log("refused %lu bytes on GPU %d: %lu of %lu bytes are in use", bytes, device->ordinal, view.used_bytes,
+           view.limit_bytes);
+}
+
+CUresult vgpu_claim_on(struct vgpu_claim *claim, struct vgpu_device *device, CUresult why, enum vgpu_kind kind,
+                       uint64_t bytes) {
+  if (!device) return why;
+  *claim = (struct vgpu_claim){.device = device, .kind = kind, .bytes = bytes};
+  if (vgpu_device_reserve(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
+  log_refusal(device, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vgpu_claim_begin(struct vgpu_claim *claim, enum vgpu_kind kind, uint64_t bytes) {
+  CUresult why = CUDA_SUCCESS;
+  claim->place.book = NULL;
+  if (!vgpu_is_limiting()) return CUDA_SUCCESS;
+  vgpu_check_fork();
+  struct vgpu_device *device = vgpu_device_current(&why);
+  return vgpu_claim_on(claim, device, why, kind, bytes);
+}
+
+bool vgpu_claim_resize(struct vgpu_claim *claim, uint64_t bytes) {
+  if (!claim->place.book || bytes == claim->bytes) return true;
+  if (bytes < claim->bytes) {
+    vgpu_cancel(claim->place.book, claim->place.index, claim->kind, claim->bytes - bytes);
+  } else if (vgpu_reserve(claim->place.book, claim->place.index, claim->kind, bytes - claim->bytes) != 0) {
+    log_refusal(claim->device, bytes);
+    return false;
+  }
+  claim->bytes = bytes;
+  return true;
+}
+
+void vgpu_claim_drop(struct vgpu_claim *claim) {
+  if (claim->place.book) vgpu_cancel(claim->place.book, claim->place.index, claim->kind, claim->bytes);
+  claim->place.book = NULL;
+}
+
+CUcontext vgpu_current_context(void) {
+  CUcontext context = NULL;
+  __typeof__(&cuCtxGetCurrent) get = VGPU_REAL(cuCtxGetCurrent);
+  return get && get(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
+bool vgpu_claim_keep(struct vgpu_claim *claim, enum vgpu_block_class block_class, uint64_t key, CUcontext context) {
+  if (!claim->place.book) return true;
+  struct vgpu_block block = {.key = key,
+                             .bytes = claim->bytes,
+                             .context = context,
+                             .references = 1,
+                             .block_class = (uint8_t)block_class,
+                             .kind = (uint8_t)claim->kind,
+                             .book = vgpu_book_number(claim->place.book),
+                             .index = (uint8_t)claim->place.index};
+  return vgpu_block_put(&block) == 0;
+}
+
+void vgpu_block_release(const struct vgpu_block *block) {
+  vgpu_release(vgpu_book_at(block->book), block->index, block->kind, block->bytes);
+}
+
+bool vgpu_free_begin(enum vgpu_block_class block_class, uint64_t key, struct vgpu_block *block) {
+  if (!vgpu_is_limiting()) return false;
+  vgpu_check_fork();
+  return vgpu_block_take(block_class, key, block);
+}
+
+CUresult vgpu_free_end(bool is_ours, const struct vgpu_block *block, CUresult result) {
+  if (!is_ours) return result;
+  if (result == CUDA_SUCCESS) {
+    vgpu_block_release(block);
+  } else {
+    vgpu_block_put(block); /* it was in the table: there is room */
+  }
+  return result;
+}

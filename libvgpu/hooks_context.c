@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * hooks_context.c - a context that ends takes its memory with it, without a call for each block. What the driver
+ * then holds no more is given back; only by the driver's own result.
+ */
+#include "blocks.h"
+#include "claim.h"
+#include "pools.h"
+#include "table.h"
+
+static void drop(CUcontext context) {
+  vgpu_check_fork();
+  vgpu_blocks_drop_context(context, vgpu_block_release);
+  vgpu_pools_refresh();
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  __typeof__(&cuCtxDestroy_v2) real = VGPU_REAL(cuCtxDestroy_v2);
+  CUresult result = real ? real(context) : CUDA_ERROR_NOT_INITIALIZED;
+  if (result == CUDA_SUCCESS && vgpu_is_limiting()) drop(context);
+  return result;
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+  __typeof__(&cuCtxDestroy) real = VGPU_REAL(cuCtxDestroy);
+  CUresult result = real ? real(context) : CUDA_ERROR_NOT_INITIALIZED;
+  if (result == CUDA_SUCCESS && vgpu_is_limiting()) drop(context);
+  return result;
+}
+
+static bool is_active(CUdevice device) {
+  unsigned int flags;
+  int active = 0;
+  __typeof__(&cuDevicePrimaryCtxGetState) get = VGPU_REAL(cuDevicePrimaryCtxGetState);
+  return get && get(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* The handle of the device's primary context if it is active; NULL. Retained and released once to learn it. */
+static CUcontext primary_of(CUdevice device) {
+  CUcontext context = NULL;
+  __typeof__(&cuDevicePrimaryCtxRetain) retain = VGPU_REAL(cuDevicePrimaryCtxRetain);
+  __typeof__(&cuDevicePrimaryCtxRelease) release = VGPU_REAL(cuDevicePrimaryCtxRelease_v2);
+  if (!release) release = VGPU_REAL(cuDevicePrimaryCtxRelease);
+  if (!vgpu_is_limiting() || !retain || !release || !is_active(device)) return NULL;
+  if (retain(&context, device) != CUDA_SUCCESS) return NULL;
+  release(device);
+  return context;
+}
+
+/* Runs one of the four calls that may end a primary context. A reset ends what is in it in any case. */
+static CUresult run(CUresult (*real)(CUdevice), CUdevice device, bool is_reset) {
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  CUcontext context = primary_of(device);
+  CUresult result = real(device);
+  if (result == CUDA_SUCCESS && context && (is_reset || !is_active(device))) drop(context);
+  return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return run(VGPU_REAL(cuDevicePrimaryCtxRelease), device, false);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return run(VGPU_REAL(cuDevicePrimaryCtxRelease_v2), device, false);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return run(VGPU_REAL(cuDevicePrimaryCtxReset), device, true);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return run(VGPU_REAL(cuDevicePrimaryCtxReset_v2), device, true);
+}

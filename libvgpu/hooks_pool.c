@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * hooks_pool.c - stream-ordered memory. An allocation claims the most that its pool can grow by, asks the
+ * driver, and then the pool's charge becomes what the driver says the pool holds. When there is no room, what
+ * pools keep unused is given back first, then what the stream's finished work gives back; never while the stream
+ * captures. Memory of a captured allocation is the graph's: the pool does not grow, and nothing is charged.
+ */
+#include "claim.h"
+#include "pools.h"
+#include "table.h"
+
+/* The driver's entry points for one kind of default stream: plain or _ptsz. */
+struct stream_calls {
+  __typeof__(&cuStreamIsCapturing) is_capturing;
+  __typeof__(&cuStreamSynchronize) synchronize;
+};
+
+static uint64_t grown_bytes(const struct vgpu_device *device, uint64_t bytes) {
+  uint64_t chunk = __atomic_load_n(&device->pool_chunk_bytes, __ATOMIC_RELAXED);
+  return bytes > UINT64_MAX - chunk ? UINT64_MAX : (bytes + chunk - 1) / chunk * chunk;
+}
+
+/* The device that the stream's context is on: the pool that serves it is that device's. */
+static struct vgpu_device *device_of_stream(CUstream stream, CUresult *why) {
+  CUcontext context = NULL;
+  __typeof__(&cuStreamGetCtx) get = VGPU_REAL(cuStreamGetCtx);
+  __typeof__(&cuCtxPushCurrent_v2) push = VGPU_REAL(cuCtxPushCurrent_v2);
+  __typeof__(&cuCtxPopCurrent_v2) pop = VGPU_REAL(cuCtxPopCurrent_v2);
+  bool is_own = (uintptr_t)stream > 2; /* the lowest values are the default streams */
+  if (!is_own || vgpu_has_one_device() || !get || !push || !pop || get(stream, &context) != CUDA_SUCCESS ||
+      push(context) != CUDA_SUCCESS) {
+    return vgpu_device_current(why);
+  }
+  struct vgpu_device *device = vgpu_device_current(why);
+  pop(&context);
+  return device;
+}
+
+/* Takes back what `pool` keeps unused; with `synchronize`, first waits for the stream's work. */
+static void make_room(CUmemoryPool pool, CUstream stream, const struct stream_calls *synchronize) {
+  __typeof__(&cuMemPoolTrimTo) trim = VGPU_REAL(cuMemPoolTrimTo);
+  int status = CU_STREAM_CAPTURE_STATUS_NONE + 1;
+  if (synchronize && synchronize->is_capturing && synchronize->synchronize &&
+      synchronize->is_capturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    synchronize->synchronize(stream);
+  }
+  if (trim) trim(pool, 0);
+  vgpu_pool_settle(pool, NULL);
+}
+
+/* Claims the pool's growth, making room for it step by step. */
+static CUresult claim_growth(struct vgpu_claim *claim, struct vgpu_device *device, uint64_t bytes, CUmemoryPool pool,
+                             CUstream stream, const struct stream_calls *calls) {
+  uint64_t most = grown_bytes(device, bytes);
+  claim->device = device;
+  claim->kind = VGPU_KIND_POOL;
+  claim->bytes = most;
+  for (int step = 0; step < 2; step++) {
+    if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
+    make_room(pool, stream, step == 0 ? NULL : calls);
+  }
+  return vgpu_claim_on(claim, device, CUDA_SUCCESS, VGPU_KIND_POOL, most);
+}
+
+/* The pool that serves the request, and the claim for its growth. */
+static CUresult begin(struct vgpu_claim *claim, CUmemoryPool *pool, size_t bytes, CUstream stream,
+                      const struct stream_calls *calls) {
+  CUresult why = CUDA_SUCCESS;
+  claim->place.book = NULL;
+  if (!vgpu_is_limiting()) return CUDA_SUCCESS;
+  vgpu_check_fork();
+  struct vgpu_device *device = device_of_stream(stream, &why);
+  if (!device) return why;
+  __typeof__(&cuDeviceGetMemPool) get = VGPU_REAL(cuDeviceGetMemPool);
+  if (!*pool) why = get ? get(pool, device->ordinal) : CUDA_ERROR_NOT_INITIALIZED;
+  if (why != CUDA_SUCCESS) return why;
+  CUresult refused = claim_growth(claim, device, bytes, *pool, stream, calls);
+  if (refused == CUDA_SUCCESS) vgpu_pool_in_flight(claim);
+  return refused;
+}
+
+/* Settles after the driver's answer. Growth past the limit is undone. */
+static CUresult end(struct vgpu_claim *claim, CUmemoryPool pool, CUresult result, const CUdeviceptr *pointer,
+                    CUstream stream, __typeof__(&cuMemFreeAsync) free_async) {
+  if (!claim->place.book) return result;
+  if (vgpu_pool_settle(pool, claim) || result != CUDA_SUCCESS || !free_async) return result;
+  free_async(*pointer, stream);
+  make_room(pool, stream, NULL);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static struct stream_calls plain_calls(void) {
+  return (struct stream_calls){VGPU_REAL(cuStreamIsCapturing), VGPU_REAL(cuStreamSynchronize)};
+}
+
+static struct stream_calls per_thread_calls(void) {
+  return (struct stream_calls){VGPU_REAL(cuStreamIsCapturing_ptsz), VGPU_REAL(cuStreamSynchronize_ptsz)};
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+  __typeof__(&cuMemAllocAsync) real = VGPU_REAL(cuMemAllocAsync);
+  struct vgpu_claim claim;
+  CUmemoryPool pool = NULL;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!pointer || bytes == 0) return real(pointer, bytes, stream);
+  struct stream_calls calls = plain_calls();
+  CUresult refused = begin(&claim, &pool, bytes, stream, &calls);
+  if (refused != CUDA_SUCCESS) return refused;
+  CUresult result = real(pointer, bytes, stream);
+  return end(&claim, pool, result, pointer, stream, VGPU_REAL(cuMemFreeAsync));
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+  __typeof__(&cuMemAllocAsync_ptsz) real = VGPU_REAL(cuMemAllocAsync_ptsz);
+  struct vgpu_claim claim;
+  CUmemoryPool pool = NULL;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!pointer || bytes == 0) return real(pointer, bytes, stream);
+  struct stream_calls calls = per_thread_calls();
+  CUresult refused = begin(&claim, &pool, bytes, stream, &calls);
+  if (refused != CUDA_SUCCESS) return refused;
+  CUresult result = real(pointer, bytes, stream);
+  return end(&claim, pool, result, pointer, stream, VGPU_REAL(cuMemFreeAsync_ptsz));
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  __typeof__(&cuMemAllocFromPoolAsync) real = VGPU_REAL(cuMemAllocFromPoolAsync);
+  struct vgpu_claim claim;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!pointer || bytes == 0 || !pool) return real(pointer, bytes, pool, stream);
+  struct stream_calls calls = plain_calls();
+  CUresult refused = begin(&claim, &pool, bytes, stream, &calls);
+  if (refused != CUDA_SUCCESS) return refused;
+  CUresult result = real(pointer, bytes, pool, stream);
+  return end(&claim, pool, result, pointer, stream, VGPU_REAL(cuMemFreeAsync));
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  __typeof__(&cuMemAllocFromPoolAsync_ptsz) real = VGPU_REAL(cuMemAllocFromPoolAsync_ptsz);
+  struct vgpu_claim claim;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!pointer || bytes == 0 || !pool) return real(pointer, bytes, pool, stream);
+  struct stream_calls calls = per_thread_calls();
+  CUresult refused = begin(&claim, &pool, bytes, stream, &calls);
+  if (refused != CUDA_SUCCESS) return refused;
+  CUresult result = real(pointer, bytes, pool, stream);
+  return end(&claim, pool, result, pointer, stream, VGPU_REAL(cuMemFreeAsync_ptsz));
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+  __typeof__(&cuMemFreeAsync) real = VGPU_REAL(cuMemFreeAsync);
+  struct vgpu_block block;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  bool is_ours = vgpu_free_begin(VGPU_BLOCK_POINTER, pointer, &block);
+  CUresult result = vgpu_free_end(is_ours, &block, real(pointer, stream));
+  vgpu_pools_refresh();
+  return result;
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+  __typeof__(&cuMemFreeAsync_ptsz) real = VGPU_REAL(cuMemFreeAsync_ptsz);
+  struct vgpu_block block;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  bool is_ours = vgpu_free_begin(VGPU_BLOCK_POINTER, pointer, &block);
+  CUresult result = vgpu_free_end(is_ours, &block, real(pointer, stream));
+  vgpu_pools_refresh();
+  return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t min_bytes_to_keep) {
+  __typeof__(&cuMemPoolTrimTo) real = VGPU_REAL(cuMemPoolTrimTo);
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  CUresult result = real(pool, min_bytes_to_keep);
+  vgpu_pools_refresh();
+  return result;
+}
+
+/* A pool that is destroyed while blocks of it are in use lives on unseen: its charge stays. */
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  __typeof__(&cuMemPoolDestroy) real = VGPU_REAL(cuMemPoolDestroy);
+  __typeof__(&cuMemPoolGetAttribute) get = VGPU_REAL(cuMemPoolGetAttribute);
+  uint64_t used = 1;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (get && vgpu_is_limiting()) get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+  CUresult result = real(pool);
+  if (result == CUDA_SUCCESS) vgpu_pool_drop(pool, used == 0);
+  return result;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * cuda_api.h - own declarations of just the driver calls that libvgpu hooks or makes, nothing else.
+ *
+ * Each exported variant is declared under its own name (cuMemAlloc and cuMemAlloc_v2 are two functions), as
+ * the driver's symbol table has them; there is no macro that turns one into the other. Source of fact: the
+ * public CUDA driver API documentation. A hook whose prototype differs from the one here does not compile.
+ */
+#ifndef VGPU_CUDA_API_H
+#define VGPU_CUDA_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUdevice; /* ordinal among the visible devices */
+typedef uint64_t CUdeviceptr;
+typedef uint32_t CUdeviceptr_v1; /* the 32-bit pointers of the first API */
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
+typedef uint64_t CUmemGenericAllocationHandle;
+
+typedef enum {
+  CUDA_SUCCESS = 0,
+  CUDA_ERROR_INVALID_VALUE = 1,
+  CUDA_ERROR_OUT_OF_MEMORY = 2,
+  CUDA_ERROR_NOT_INITIALIZED = 3
+} CUresult;
+
+typedef struct {
+  uint8_t bytes[16];
+} CUuuid;
+
+typedef int CUdriverProcAddressQueryResult;
+
+enum {
+  CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT = 14,
+  CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+  CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+  CU_STREAM_CAPTURE_STATUS_NONE = 0,
+  CU_MEM_LOCATION_TYPE_DEVICE = 1
+};
+
+typedef struct {
+  int type;
+  int id;
+} CUmemLocation;
+
+typedef struct {
+  int type;
+  int requested_handle_types;
+  CUmemLocation location;
+  void *win32_handle_meta_data;
+  uint8_t flags[8];
+} CUmemAllocationProp;
+
+typedef struct {
+  size_t width;
+  size_t height;
+  int format;
+  unsigned int channels;
+} CUDA_ARRAY_DESCRIPTOR;
+
+typedef struct {
+  unsigned int width;
+  unsigned int height;
+  int format;
+  unsigned int channels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct {
+  size_t width;
+  size_t height;
+  size_t depth;
+  int format;
+  unsigned int channels;
+  unsigned int flags;
+} CUDA_ARRAY3D_DESCRIPTOR;
+
+typedef struct {
+  unsigned int width;
+  unsigned int height;
+  unsigned int depth;
+  int format;
+  unsigned int channels;
+  unsigned int flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
+
+typedef struct {
+  size_t size;
+  size_t alignment;
+  unsigned int reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+
+#pragma GCC visibility push(default)
+
+/* Hooked: linear memory. */
+CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes);
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width_bytes, unsigned int height,
+                         unsigned int element_bytes);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_bytes, size_t height,
+                            unsigned int element_bytes);
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags);
+CUresult cuMemFree(CUdeviceptr_v1 pointer);
+CUresult cuMemFree_v2(CUdeviceptr pointer);
+
+/* Hooked: stream-ordered memory. */
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream);
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream);
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream);
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t min_bytes_to_keep);
+CUresult cuMemPoolDestroy(CUmemoryPool pool);
+
+/* Hooked: physical memory of the virtual memory management calls. */
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
+                     unsigned long long flags);
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
+CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
+
+/* Hooked: arrays. */
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor);
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
+CUresult cuArrayDestroy(CUarray array);
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                                unsigned int levels);
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
+
+/* Hooked: how much there is. */
+CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes);
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device);
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
+
+/* Hooked: ends of contexts. */
+CUresult cuCtxDestroy(CUcontext context);
+CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuDevicePrimaryCtxRelease(CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxReset(CUdevice device);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+
+/* Hooked: the driver's own door. */
+CUresult cuGetProcAddress(const char *symbol, void **function, int cuda_version, uint64_t flags);
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version, uint64_t flags,
+                             CUdriverProcAddressQueryResult *status);
+
+/* Called, never replaced. */
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray array, CUdevice device);
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray array,
+                                               CUdevice device);
+CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context);
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+CUresult cuDeviceGetCount(int *count);
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
+CUresult cuStreamIsCapturing(CUstream stream, int *status);
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamSynchronize_ptsz(CUstream stream);
+
+#pragma GCC visibility pop
+
+#endif

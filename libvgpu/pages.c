@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * pages.c - contract in pages.h. Fails towards the limit: whatever is not as it should be leaves no book, and
+ * without a book nothing can be allocated.
+ */
+#include "pages.h"
+
+#include <errno.h>
+
+#include "core/sys.h"
+#include "modules.h"
+#include "log.h"
+#include "text.h"
+
+enum {
+  PATH_BYTES = 4096,
+  NAME_BYTES = 256,
+  ENTRY_BYTES = 4096,
+  PAGE_BYTES = 4096,
+  SEEK_TO_END = 2,
+  LOCK_EXCLUSIVE = 2
+};
+
+/* The kernel's struct linux_dirent64. */
+struct entry {
+  uint64_t inode;
+  int64_t offset;
+  uint16_t length;
+  uint8_t type;
+  char name[];
+};
+
+static bool is_error(const void *mapping) {
+  return (uintptr_t)mapping >= (uintptr_t)-4095;
+}
+
+uint32_t *vgpu_pages_canary(struct vgpu_pages *pages) {
+  uint32_t *page =
+      vgpu_sys_mmap(NULL, PAGE_BYTES, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_PRIVATE | VGPU_MAP_ANONYMOUS, -1, 0);
+  if (is_error(page)) return NULL;
+  if (vgpu_sys_madvise(page, PAGE_BYTES, VGPU_MADV_WIPEONFORK) != 0) {
+    vgpu_sys_munmap(page, PAGE_BYTES);
+    return NULL;
+  }
+  pages->canaries = page;
+  return &page[VGPU_MAX_BOOKS];
+}
+
+/* Maps all of a file of the directory; its size goes to *bytes. A negative errno as an address. */
+static void *map_file(int directory, const char *name, int flags, int protection, size_t *bytes) {
+  long fd = vgpu_sys_openat(directory, name, flags | VGPU_O_CLOEXEC | VGPU_O_NOFOLLOW | VGPU_O_NONBLOCK, 0);
+  if (fd < 0) return (void *)fd;
+  long size = vgpu_sys_lseek((int)fd, 0, SEEK_TO_END);
+  void *mapping = (void *)(size < 0 ? size : (long)-EINVAL);
+  if (size > 0) mapping = vgpu_sys_mmap(NULL, (size_t)size, protection, VGPU_MAP_SHARED, (int)fd, 0);
+  vgpu_sys_close((int)fd);
+  *bytes = (size_t)size;
+  return mapping;
+}
+
+static int open_book(struct vgpu_pages *pages, const void *limits, size_t limits_bytes, void *usage,
+                     size_t usage_bytes) {
+  struct vgpu_book *book = &pages->books[pages->count];
+  int result = vgpu_book_open(book, limits, limits_bytes, usage, usage_bytes);
+  if (result != 0) return result;
+  if (pages->canaries) book->fork_canary = &pages->canaries[pages->count];
+  pages->count++;
+  return 0;
+}
+
+static int open_pair(struct vgpu_pages *pages, int directory, const char *name) {
+  long pair = vgpu_sys_openat(directory, name, VGPU_O_RDONLY | VGPU_O_DIRECTORY | VGPU_O_CLOEXEC | VGPU_O_NOFOLLOW, 0);
+  if (pair < 0) return (int)pair;
+  size_t limits_bytes = 0, usage_bytes = 0;
+  void *limits = map_file((int)pair, "limits", VGPU_O_RDONLY, VGPU_PROT_READ, &limits_bytes);
+  void *usage = map_file((int)pair, "usage", VGPU_O_RDWR, VGPU_PROT_READ | VGPU_PROT_WRITE, &usage_bytes);
+  vgpu_sys_close((int)pair);
+  if (is_error(limits)) return (int)(intptr_t)limits;
+  if (is_error(usage)) return (int)(intptr_t)usage;
+  if (pages->count == VGPU_MAX_BOOKS) return -E2BIG;
+  return open_book(pages, limits, limits_bytes, usage, usage_bytes);
+}
+
+/* Opens the pairs of one buffer full of entries. */
+static int open_entries(struct vgpu_pages *pages, int directory, const char *buffer, long bytes) {
+  for (long at = 0; at < bytes;) {
+    const struct entry *entry = (const struct entry *)(buffer + at);
+    at += entry->length;
+    if (vgpu_text_equal(entry->name, ".") || vgpu_text_equal(entry->name, "..")) continue;
+    int result = open_pair(pages, directory, entry->name);
+    if (result == 0) continue;
+    vgpu_log("allocation %s: page missing, damaged or of an unknown version (error %d): nothing can be allocated",
+             entry->name, -result);
+    return result;
+  }
+  return 0;
+}
+
+static int open_all(struct vgpu_pages *pages, int directory) {
+  char buffer[ENTRY_BYTES] __attribute__((aligned(8)));
+  for (;;) {
+    long bytes = vgpu_sys_getdents64(directory, buffer, sizeof(buffer));
+    if (bytes < 0) return (int)bytes;
+    if (bytes == 0) break;
+    int result = open_entries(pages, directory, buffer, bytes);
+    if (result != 0) return result;
+  }
+  if (pages->count > 0) return 0;
+  vgpu_log("no pages beside the library: nothing can be allocated");
+  return -ESRCH;
+}
+
+/* "<directory of the library>/alloc". */
+static int alloc_path(char path[PATH_BYTES]) {
+  static const char alloc[] = "alloc";
+  int result = vgpu_own_path(path, PATH_BYTES - sizeof(alloc));
+  if (result != 0) return result;
+  size_t length = vgpu_text_length(path);
+  while (length > 0 && path[length - 1] != '/')
+    length--;
+  return vgpu_text_copy(path + length, PATH_BYTES - length, alloc);
+}
+
+int vgpu_pages_open(struct vgpu_pages *pages) {
+  char path[PATH_BYTES];
+  int result = alloc_path(path);
+  if (result != 0) return result == -ENOENT ? -EINVAL : result;
+  long directory = vgpu_sys_openat(VGPU_AT_FDCWD, path, VGPU_O_RDONLY | VGPU_O_DIRECTORY | VGPU_O_CLOEXEC, 0);
+  if (directory == -ENOENT) return -ENOENT;
+  if (directory < 0) {
+    vgpu_log("cannot open %s (error %d): nothing can be allocated", path, (int)-directory);
+    return 0;
+  }
+  if (open_all(pages, (int)directory) != 0) pages->count = 0;
+  vgpu_sys_close((int)directory);
+  return 0;
+}
+
+/* Opens, and where it is new makes, the usage file of CUDA_DEVICE_MEMORY_SHARED_CACHE. */
+static void *map_shared_cache(const char *path, size_t *bytes) {
+  int flags = VGPU_O_RDWR | VGPU_O_CREAT | VGPU_O_CLOEXEC | VGPU_O_NOFOLLOW | VGPU_O_NONBLOCK;
+  long fd = vgpu_sys_openat(VGPU_AT_FDCWD, path, flags, 0600);
+  if (fd < 0) return (void *)fd;
+  vgpu_syscall2(__NR_flock, fd, LOCK_EXCLUSIVE); /* the kernel lets go when its holder dies */
+  long size = vgpu_sys_lseek((int)fd, 0, SEEK_TO_END);
+  size_t wanted = vgpu_usage_page_bytes(VGPU_MAX_DEVICES);
+  long result = size == 0 ? vgpu_syscall4(__NR_fallocate, fd, 0, 0, (long)wanted) : 0;
+  if (result == -EOPNOTSUPP) result = vgpu_sys_ftruncate((int)fd, (long)wanted);
+  void *mapping = (void *)(result != 0 ? result : (long)-EINVAL);
+  if (result == 0 && (size == 0 || size == (long)wanted)) {
+    mapping = vgpu_sys_mmap(NULL, wanted, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED, (int)fd, 0);
+    if (size == 0 && !is_error(mapping)) vgpu_usage_init(mapping, VGPU_MAX_DEVICES);
+  }
+  vgpu_sys_close((int)fd);
+  *bytes = wanted;
+  return mapping;
+}
+
+void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environment *environment) {
+  static union {
+    struct vgpu_limits_page page;
+    uint8_t bytes[VGPU_LIMITS_PAGE_BYTES];
+  } limits;
+  size_t usage_bytes = vgpu_usage_page_bytes(VGPU_MAX_DEVICES);
+  void *usage;
+  limits.page.magic = VGPU_LIMITS_MAGIC;
+  limits.page.abi_version = VGPU_ABI_VERSION;
+  limits.page.page_bytes = VGPU_LIMITS_PAGE_BYTES;
+  limits.page.device_count = VGPU_MAX_DEVICES;
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+    limits.page.devices[i].uuid[0] = (uint8_t)('0' + i); /* no UUID: devices are found by index */
+    limits.page.devices[i].slice_count = 1;
+    limits.page.devices[i].memory_limit_bytes = environment->limit_bytes[i];
+  }
+  pages->is_standalone = true;
+  if (environment->shared_cache && *environment->shared_cache) {
+    usage = map_shared_cache(environment->shared_cache, &usage_bytes);
+  } else {
+    usage =
+        vgpu_sys_mmap(NULL, usage_bytes, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED | VGPU_MAP_ANONYMOUS, -1, 0);
+    if (!is_error(usage)) vgpu_usage_init(usage, VGPU_MAX_DEVICES);
+  }
+  int result = is_error(usage) ? (int)(intptr_t)usage : open_book(pages, &limits, sizeof(limits), usage, usage_bytes);
+  if (result != 0) vgpu_log("cannot use the usage page (error %d): nothing can be allocated", -result);
+}

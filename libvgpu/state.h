@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * state.h - this process's view: which books are open, which device of which book a CUDA device is, and what
+ * happens when that cannot be told (nothing may be allocated).
+ *
+ * The view is built by the first hook that needs it, once. Pages beside the library (alloc/<key>/limits and
+ * usage) give the limits; without such a directory the environment may give them; without that, everything is
+ * passed through. Locks: none is held while the driver is called, except the spin flag of the first call.
+ */
+#ifndef VGPU_STATE_H
+#define VGPU_STATE_H
+
+#include <stdbool.h>
+
+#include "core/quota.h"
+#include "include/cuda_api.h"
+
+enum {
+  VGPU_MAX_BOOKS = 16, /* allocations of one container */
+  VGPU_MAX_PLACES = 4, /* books that hold one device */
+  VGPU_DEFAULT_PITCH_ALIGNMENT = 512
+};
+
+enum vgpu_mode {
+  VGPU_MODE_UNKNOWN, /* no hook was called yet */
+  VGPU_MODE_PASS,    /* no limits anywhere: every call is forwarded and nothing is kept */
+  VGPU_MODE_LIMIT    /* devices that are in no book have limit 0 */
+};
+
+/* Device `index` of one book. */
+struct vgpu_place {
+  struct vgpu_book *book;
+  uint32_t index;
+};
+
+/* One device as this process numbers it. Filled once, then only the learnt and charged fields change. */
+struct vgpu_device {
+  struct vgpu_place places[VGPU_MAX_PLACES];
+  uint32_t place_count;      /* 0: not ours, limit 0 */
+  uint32_t ready;            /* atomic */
+  uint64_t ceiling_bytes;    /* what the environment allows at most; VGPU_NO_LIMIT */
+  uint64_t pitch_alignment;  /* atomic; learnt */
+  uint64_t pool_chunk_bytes; /* atomic; learnt: pools grow by multiples of this */
+  CUdevice ordinal;
+};
+
+/* How much there is, for the program's eyes. */
+struct vgpu_view {
+  uint64_t limit_bytes; /* VGPU_NO_LIMIT when nothing limits it */
+  uint64_t used_bytes;
+};
+
+extern uint32_t vgpu_mode_word; /* atomic; enum vgpu_mode */
+
+/* Builds the view. */
+enum vgpu_mode vgpu_mode_slow(void);
+
+static inline bool vgpu_is_limiting(void) {
+  uint32_t mode = __atomic_load_n(&vgpu_mode_word, __ATOMIC_ACQUIRE);
+  return (mode == VGPU_MODE_UNKNOWN ? vgpu_mode_slow() : mode) == VGPU_MODE_LIMIT;
+}
+
+/* 1 while this process is the one that built its private tables; 0 in a forked child that has not been here
+ * yet. On a page that the kernel wipes at fork; NULL where it cannot. */
+extern uint32_t *vgpu_fork_canary;
+void vgpu_after_fork(void);
+bool vgpu_is_forked_slow(void);
+
+/* Empties the tables that a forked child inherited: what they say is the parent's. */
+static inline void vgpu_check_fork(void) {
+  uint32_t *canary = vgpu_fork_canary;
+  if (__builtin_expect(canary ? __atomic_load_n(canary, __ATOMIC_RELAXED) != 1 : vgpu_is_forked_slow(), 0)) {
+    vgpu_after_fork();
+  }
+}
+
+/* The device of ordinal `ordinal`, which the driver knows; NULL with *why set when the driver cannot say. */
+struct vgpu_device *vgpu_device_at(CUdevice ordinal, CUresult *why);
+
+/* The device that the calling thread's context is on; NULL with the driver's own reason in *why. Makes no
+ * driver call when there is only one device. */
+struct vgpu_device *vgpu_device_current(CUresult *why);
+
+/* Whether there is only one device, so that nobody needs to ask which. */
+bool vgpu_has_one_device(void);
+
+/* Fills `device` for a UUID in text, "GPU-..." or "MIG-...", and the container's index of it (< 0: unknown). */
+void vgpu_device_find(struct vgpu_device *device, const char *uuid, int container_index);
+
+/* The book as a small number, for the table of blocks, and back. */
+struct vgpu_book *vgpu_book_at(uint8_t number);
+uint8_t vgpu_book_number(const struct vgpu_book *book);
+
+/* What the device's books say together. */
+void vgpu_device_view(const struct vgpu_device *device, struct vgpu_view *view);
+
+/* 0 and *place set: reserved. -ENOMEM and other negative values: not. */
+int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
+                        struct vgpu_place *place);
+
+#endif
