@@ -66,7 +66,9 @@ int vgpu_limits_set_memory(struct vgpu_limits_page *page, uint32_t device, uint6
   return 0;
 }
 
-uint32_t vgpu_limits_raise_epoch(struct vgpu_limits_page *page) { return vgpu_add(&page->epoch, 1); }
+uint32_t vgpu_limits_raise_epoch(struct vgpu_limits_page *page) {
+  return vgpu_add(&page->epoch, 1);
+}
 
 int vgpu_limits_check(const void *memory, size_t bytes) {
   const struct vgpu_limits_page *page = memory;
@@ -79,8 +81,8 @@ int vgpu_limits_check(const void *memory, size_t bytes) {
   if (page->abi_version != VGPU_ABI_VERSION) {
     return -ENOTSUP;
   }
-  bool sane = page->page_bytes == VGPU_LIMITS_PAGE_BYTES && page->device_count >= 1 &&
-              page->device_count <= VGPU_MAX_DEVICES;
+  bool sane =
+      page->page_bytes == VGPU_LIMITS_PAGE_BYTES && page->device_count >= 1 && page->device_count <= VGPU_MAX_DEVICES;
   return sane ? 0 : -EPROTO;
 }
 
@@ -105,7 +107,9 @@ int vgpu_limits_read(const struct vgpu_limits_page *page, uint32_t device, struc
   return -EAGAIN;
 }
 
-void vgpu_usage_init(void *usage, uint32_t device_count) { vgpu_usage_repair(usage, device_count); }
+void vgpu_usage_init(void *usage, uint32_t device_count) {
+  vgpu_usage_repair(usage, device_count);
+}
 
 int vgpu_usage_check(const void *memory, size_t bytes, uint32_t device_count) {
   const struct vgpu_usage_page *page = memory;
@@ -118,8 +122,7 @@ int vgpu_usage_check(const void *memory, size_t bytes, uint32_t device_count) {
   if (vgpu_load_relaxed(&page->abi_version) != VGPU_ABI_VERSION) {
     return -ENOTSUP;
   }
-  bool sane = vgpu_load_relaxed(&page->page_bytes) == bytes &&
-              vgpu_load_relaxed(&page->device_count) == device_count &&
+  bool sane = vgpu_load_relaxed(&page->page_bytes) == bytes && vgpu_load_relaxed(&page->device_count) == device_count &&
               vgpu_load_relaxed(&page->slot_count) == VGPU_SLOT_COUNT &&
               vgpu_load_relaxed(&page->slot_high_water) <= VGPU_SLOT_COUNT;
   return sane ? 0 : -EPROTO;

@@ -108,7 +108,9 @@ static uint64_t own_pid_namespace(void) {
   return 0;
 }
 
-uint32_t vgpu_process_pid(void) { return (uint32_t)vgpu_sys_getpid(); }
+uint32_t vgpu_process_pid(void) {
+  return (uint32_t)vgpu_sys_getpid();
+}
 
 void vgpu_process_self(struct vgpu_process *self) {
   struct vgpu_process_stat stat;
@@ -125,7 +127,9 @@ void vgpu_process_self(struct vgpu_process *self) {
 }
 
 /* True if both are known and differ. */
-static bool differs(uint64_t a, uint64_t b) { return a != 0 && b != 0 && a != b; }
+static bool differs(uint64_t a, uint64_t b) {
+  return a != 0 && b != 0 && a != b;
+}
 
 static enum look look_at(const struct vgpu_process *self, const struct vgpu_process *other) {
   struct vgpu_process_stat stat;

@@ -45,14 +45,14 @@
 #include "sys.h"
 
 enum {
-  PAUSE_SPINS = 6,              /* pauses double up to 2^6 cpu_relax, */
-  PAUSE_YIELDS = 12,            /* then yield up to this try, */
-  PAUSE_SLEEP_NS = 20000,       /* then sleep, this much more each time, */
-  PAUSE_SLEEP_MAX_NS = 500000,  /* up to this */
-  KEEP_TRIES = 8,               /* how often a kept claim is weighed before it is withdrawn for a pause */
-  LOOK_EVERY = 8,               /* conflicting tries between two looks for dead claimers */
-  CONFLICT_NS = 1000000000,     /* after which a conflict is a refusal */
-  AGREEING_WALKS = 16           /* walks that a refusal takes at most to find two that agree */
+  PAUSE_SPINS = 6,             /* pauses double up to 2^6 cpu_relax, */
+  PAUSE_YIELDS = 12,           /* then yield up to this try, */
+  PAUSE_SLEEP_NS = 20000,      /* then sleep, this much more each time, */
+  PAUSE_SLEEP_MAX_NS = 500000, /* up to this */
+  KEEP_TRIES = 8,              /* how often a kept claim is weighed before it is withdrawn for a pause */
+  LOOK_EVERY = 8,              /* conflicting tries between two looks for dead claimers */
+  CONFLICT_NS = 1000000000,    /* after which a conflict is a refusal */
+  AGREEING_WALKS = 16          /* walks that a refusal takes at most to find two that agree */
 };
 
 /* What a walk over the other slots finds. */
@@ -63,7 +63,9 @@ struct sums {
   bool lower_claim; /* a slot before ours has a claim */
 };
 
-static inline uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t smaller(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
 
 static inline uint64_t limit_of(const struct vgpu_book *book, uint32_t device) {
   return smaller(vgpu_load_relaxed(&book->limits->devices[device].memory_limit_bytes), VGPU_BYTES_MAX);

@@ -26,12 +26,12 @@
 #include "sys.h"
 
 enum {
-  LOOKS_PER_CLAIM = 16,         /* slots that a claim checks for dead owners on its way to a free one */
-  UNREADY_GRACE_NS = 20000000,  /* how long a claim may stay unfinished before its owner is looked at */
-  ENTER_SPINS = 200,            /* then yield, */
-  ENTER_YIELDS = 220,           /* then sleep, */
-  ENTER_SLEEP_NS = 50000,       /* this long each time, */
-  ENTER_TRIES = 50000           /* up to this try: a few seconds */
+  LOOKS_PER_CLAIM = 16,        /* slots that a claim checks for dead owners on its way to a free one */
+  UNREADY_GRACE_NS = 20000000, /* how long a claim may stay unfinished before its owner is looked at */
+  ENTER_SPINS = 200,           /* then yield, */
+  ENTER_YIELDS = 220,          /* then sleep, */
+  ENTER_SLEEP_NS = 50000,      /* this long each time, */
+  ENTER_TRIES = 50000          /* up to this try: a few seconds */
 };
 
 static uint64_t random_token(uint32_t pid) {
@@ -104,8 +104,7 @@ static void fold_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot, 
 /* Takes the slot back if its registered owner is dead. */
 static bool reap_slot(struct vgpu_book *book, struct vgpu_usage_slot *slot) {
   uint64_t owner = vgpu_load(&slot->owner);
-  if (owner == 0 || owner == book->token || vgpu_load(&slot->ready) != owner ||
-      !is_dead(book, slot, owner)) {
+  if (owner == 0 || owner == book->token || vgpu_load(&slot->ready) != owner || !is_dead(book, slot, owner)) {
     return false;
   }
   fold_counters(book, slot, owner);

@@ -68,14 +68,17 @@ int vgpu_slot_enter_slowly(struct vgpu_book *book);
 static inline int vgpu_slot_enter(struct vgpu_book *book) {
   uint32_t nobody = 0;
   if (__builtin_expect(vgpu_slot_is_registered(book), 1) &&
-      __builtin_expect(__atomic_compare_exchange_n(&book->lock, &nobody, book->self.pid, false, __ATOMIC_ACQUIRE,
-                                                   __ATOMIC_RELAXED), 1)) {
+      __builtin_expect(
+          __atomic_compare_exchange_n(&book->lock, &nobody, book->self.pid, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED),
+          1)) {
     return 0;
   }
   return vgpu_slot_enter_slowly(book);
 }
 
-static inline void vgpu_slot_leave(struct vgpu_book *book) { vgpu_store_release(&book->lock, 0u); }
+static inline void vgpu_slot_leave(struct vgpu_book *book) {
+  vgpu_store_release(&book->lock, 0u);
+}
 
 /* Registers this process, or registers it again after a fork, an epoch raise, or the loss of its slot, with all
  * that it holds. Inside the lock. 0 or -EAGAIN. */

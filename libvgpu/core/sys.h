@@ -51,9 +51,13 @@ static inline long vgpu_syscall3(long number, long a, long b, long c) {
   return vgpu_syscall6(number, a, b, c, 0, 0, 0);
 }
 
-static inline long vgpu_syscall2(long number, long a, long b) { return vgpu_syscall6(number, a, b, 0, 0, 0, 0); }
+static inline long vgpu_syscall2(long number, long a, long b) {
+  return vgpu_syscall6(number, a, b, 0, 0, 0, 0);
+}
 
-static inline long vgpu_syscall1(long number, long a) { return vgpu_syscall6(number, a, 0, 0, 0, 0, 0); }
+static inline long vgpu_syscall1(long number, long a) {
+  return vgpu_syscall6(number, a, 0, 0, 0, 0, 0);
+}
 
 /* Kernel values that are the same on both machines; by our names, so that no libc header is needed. O_NOFOLLOW
  * and O_DIRECTORY differ between them. */
@@ -101,13 +105,17 @@ static inline long vgpu_sys_write(int fd, const void *buffer, size_t bytes) {
   return vgpu_syscall3(__NR_write, fd, (long)buffer, (long)bytes);
 }
 
-static inline long vgpu_sys_close(int fd) { return vgpu_syscall1(__NR_close, fd); }
+static inline long vgpu_sys_close(int fd) {
+  return vgpu_syscall1(__NR_close, fd);
+}
 
 static inline long vgpu_sys_lseek(int fd, long offset, int whence) {
   return vgpu_syscall3(__NR_lseek, fd, offset, whence);
 }
 
-static inline long vgpu_sys_ftruncate(int fd, long bytes) { return vgpu_syscall2(__NR_ftruncate, fd, bytes); }
+static inline long vgpu_sys_ftruncate(int fd, long bytes) {
+  return vgpu_syscall2(__NR_ftruncate, fd, bytes);
+}
 
 static inline long vgpu_sys_getdents64(int fd, void *buffer, size_t bytes) {
   return vgpu_syscall3(__NR_getdents64, fd, (long)buffer, (long)bytes);
@@ -130,15 +138,21 @@ static inline long vgpu_sys_madvise(void *address, size_t bytes, int advice) {
   return vgpu_syscall3(__NR_madvise, (long)address, (long)bytes, advice);
 }
 
-static inline long vgpu_sys_getpid(void) { return vgpu_syscall1(__NR_getpid, 0); }
+static inline long vgpu_sys_getpid(void) {
+  return vgpu_syscall1(__NR_getpid, 0);
+}
 
-static inline long vgpu_sys_kill(int pid, int signal) { return vgpu_syscall2(__NR_kill, pid, signal); }
+static inline long vgpu_sys_kill(int pid, int signal) {
+  return vgpu_syscall2(__NR_kill, pid, signal);
+}
 
 static inline long vgpu_sys_getrandom(void *buffer, size_t bytes, unsigned flags) {
   return vgpu_syscall3(__NR_getrandom, (long)buffer, (long)bytes, (long)flags);
 }
 
-static inline long vgpu_sys_sched_yield(void) { return vgpu_syscall1(__NR_sched_yield, 0); }
+static inline long vgpu_sys_sched_yield(void) {
+  return vgpu_syscall1(__NR_sched_yield, 0);
+}
 
 static inline long vgpu_sys_nanosleep(int64_t nanoseconds) {
   struct vgpu_timespec time = {nanoseconds / 1000000000, nanoseconds % 1000000000};
