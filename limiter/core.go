@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// What C knows of a page, as Go values. Nothing outside this file and book.go speaks to libvgpu/core.
+
+package limiter
+
+/*
+#cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -fvisibility=hidden
+#include "../libvgpu/core/page.h"
+
+enum { offsetof_high_water = offsetof(struct vgpu_usage_page, slot_high_water) };
+*/
+import "C"
+
+import (
+	"bytes"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind is what a charge is for.
+type Kind int
+
+// The kinds that this version names.
+const (
+	KindDevice  Kind = C.VGPU_KIND_DEVICE  // linear and pitched memory
+	KindManaged Kind = C.VGPU_KIND_MANAGED // managed memory, in full
+	KindPool    Kind = C.VGPU_KIND_POOL    // what stream-ordered pools hold
+)
+
+// KindCount is the number of words per device; those without a name count too.
+const KindCount = C.VGPU_KIND_COUNT
+
+// Numbers of the ABI.
+const (
+	maxDevices       = C.VGPU_MAX_DEVICES
+	maxUUIDBytes     = C.VGPU_UUID_BYTES - 1
+	maxKeyBytes      = C.VGPU_KEY_BYTES - 1
+	limitsPageBytes  = C.VGPU_LIMITS_PAGE_BYTES
+	slotCount        = C.VGPU_SLOT_COUNT
+	usageHeaderBytes = C.sizeof_struct_vgpu_usage_page
+	usageTotalBytes  = C.sizeof_struct_vgpu_usage_device
+	highWaterOffset  = C.offsetof_high_water
+)
+
+// MaxBytes is the largest limit and the largest use that a page can express (1 PiB).
+const MaxBytes = uint64(C.VGPU_BYTES_MAX)
+
+// page is private memory that is aligned for the C side.
+type page []uint64
+
+func newPage(size int) page { return make(page, (size+7)/8) }
+
+// bytes shows the page as bytes; they share the memory.
+func (p page) bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&p[0])), len(p)*8) }
+
+func usagePageBytes(devices int) int { return int(C.vgpu_usage_page_bytes(C.uint32_t(devices))) }
+
+// textPointer is for a C function that reads n bytes of text; text may be empty.
+func textPointer(text string) (*C.uint8_t, C.size_t) {
+	return (*C.uint8_t)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text))
+}
+
+// codeError turns a core function's negative errno into an error, nil for 0 and above.
+func codeError(code C.int) error {
+	if code >= 0 {
+		return nil
+	}
+	return unix.Errno(-code)
+}
+
+// buildLimits lays out a limits page.
+func buildLimits(l Limits) (page, error) {
+	p := newPage(limitsPageBytes)
+	c := (*C.struct_vgpu_limits_page)(unsafe.Pointer(&p[0]))
+	key, n := textPointer(l.Key)
+	if err := codeError(C.vgpu_limits_init(c, key, n, C.uint32_t(len(l.Devices)))); err != nil {
+		return nil, fmt.Errorf("lay out limits page: %w", err)
+	}
+	if l.Epoch != 0 {
+		c.epoch = C.uint32_t(l.Epoch)
+	}
+	for i, d := range l.Devices {
+		uuid, n := textPointer(d.UUID)
+		code := C.vgpu_limits_write(c, C.uint32_t(i), uuid, n, C.uint32_t(d.SliceCount), C.uint64_t(d.MemoryLimitBytes))
+		if err := codeError(code); err != nil {
+			return nil, fmt.Errorf("lay out device %d of the limits page: %w", i, err)
+		}
+	}
+	return p, nil
+}
+
+// parseLimits reads a private copy of a limits page. size is that of the file.
+func parseLimits(p page, size int) (Limits, error) {
+	c := (*C.struct_vgpu_limits_page)(unsafe.Pointer(&p[0]))
+	if err := codeError(C.vgpu_limits_check(unsafe.Pointer(c), C.size_t(size))); err != nil {
+		return Limits{}, err
+	}
+	l := Limits{Key: text(unsafe.Slice((*byte)(&c.allocation_key[0]), maxKeyBytes)), Epoch: uint32(c.epoch)}
+	for i := range uint32(c.device_count) {
+		var v C.struct_vgpu_limits_view
+		if err := codeError(C.vgpu_limits_read(c, C.uint32_t(i), &v)); err != nil {
+			return Limits{}, err
+		}
+		l.Devices = append(l.Devices, Device{
+			UUID:             text(unsafe.Slice((*byte)(&v.uuid[0]), maxUUIDBytes)),
+			SliceCount:       uint32(v.slice_count),
+			MemoryLimitBytes: uint64(v.memory_limit_bytes),
+		})
+	}
+	return l, nil
+}
+
+// text is what stands before the first NUL.
+func text(b []byte) string {
+	b, _, _ = bytes.Cut(b, []byte{0})
+	return string(b)
+}
+
+// setMemory changes a mapped limits page.
+func setMemory(mapped []byte, device int, limit uint64) error {
+	c := (*C.struct_vgpu_limits_page)(unsafe.Pointer(&mapped[0]))
+	return codeError(C.vgpu_limits_set_memory(c, C.uint32_t(device), C.uint64_t(limit)))
+}
+
+// raiseEpoch changes a mapped limits page and returns the new epoch.
+func raiseEpoch(mapped []byte) uint32 {
+	return uint32(C.vgpu_limits_raise_epoch((*C.struct_vgpu_limits_page)(unsafe.Pointer(&mapped[0]))))
+}
+
+// buildUsage lays out an empty usage page.
+func buildUsage(devices int) page {
+	p := newPage(usagePageBytes(devices))
+	C.vgpu_usage_init(unsafe.Pointer(&p[0]), C.uint32_t(devices))
+	return p
+}
+
+// repairUsage puts the header of a private copy of a usage page right.
+func repairUsage(p page, devices int) {
+	C.vgpu_usage_repair(unsafe.Pointer(&p[0]), C.uint32_t(devices))
+}
+
+// parseUsage reads a private copy of a usage page. Every byte of it is hostile.
+func parseUsage(p page, l Limits) (Usage, error) {
+	c := (*C.struct_vgpu_usage_page)(unsafe.Pointer(&p[0]))
+	if C.vgpu_usage_check(unsafe.Pointer(c), C.size_t(len(p)*8), C.uint32_t(len(l.Devices))) != 0 {
+		return Usage{}, &TamperError{Reason: "the header of the usage page is not the one it was created with"}
+	}
+	var u Usage
+	for i, d := range l.Devices {
+		var v C.struct_vgpu_usage_view
+		if C.vgpu_usage_read_device(c, C.uint32_t(i), C.uint32_t(l.Epoch), &v) != 0 {
+			return Usage{}, &TamperError{Reason: fmt.Sprintf("the sums of device %d are beyond belief", i)}
+		}
+		row := DeviceUsage{UUID: d.UUID, UsedBytes: uint64(v.used_bytes),
+			Allocations: uint64(v.allocations), Frees: uint64(v.frees), Refusals: uint64(v.refusals)}
+		for k := range row.ByKind {
+			row.ByKind[k] = uint64(v.charged_bytes[k])
+		}
+		u.Devices = append(u.Devices, row)
+	}
+	return u, parseProcesses(c, l, &u)
+}
+
+func parseProcesses(c *C.struct_vgpu_usage_page, l Limits, u *Usage) error {
+	for slot := range C.uint32_t(slotCount) {
+		var v C.struct_vgpu_usage_process
+		switch C.vgpu_usage_read_process(c, slot, C.uint32_t(l.Epoch), &v) {
+		case 0:
+			continue
+		case 1:
+		default:
+			return &TamperError{Reason: fmt.Sprintf("slot %d has an owner that is no process", slot)}
+		}
+		p := Process{PID: int(v.pid), PIDNamespace: uint64(v.pid_namespace), StartTime: uint64(v.start_time),
+			UsedBytes: make([]uint64, len(l.Devices))}
+		for i := range p.UsedBytes {
+			var w C.struct_vgpu_usage_view
+			if C.vgpu_usage_read_slot(c, slot, C.uint32_t(i), &w) != 0 {
+				return &TamperError{Reason: fmt.Sprintf("the sums of slot %d are beyond belief", slot)}
+			}
+			p.UsedBytes[i] = uint64(w.used_bytes)
+		}
+		u.Processes = append(u.Processes, p)
+	}
+	return nil
+}
