@@ -151,8 +151,11 @@ func number(t *testing.T, text string) uint64 {
 func render(decisions Decisions, state State) []string {
 	var lines []string
 	for _, gpu := range decisions.GPUs {
-		lines = append(lines, fmt.Sprintf("gpu %s healthy=%t reason=%s usable=%d slices=%d",
-			gpu.UUID, gpu.Healthy, gpu.Reason, gpu.UsableBytes, gpu.Slices))
+		line := fmt.Sprintf("gpu %s healthy=%t reason=%s usable=%d slices=%d", gpu.UUID, gpu.Healthy, gpu.Reason, gpu.UsableBytes, gpu.Slices)
+		if gpu.Hard {
+			line += " hard"
+		}
+		lines = append(lines, line)
 	}
 	for _, transition := range decisions.Transitions {
 		lines = append(lines, fmt.Sprintf("transition %s healthy=%t reason=%s",

@@ -24,6 +24,7 @@ type GPUVerdict struct {
 	UUID        string
 	Healthy     bool
 	Reason      string
+	Hard        bool   // the card itself is broken: also its allocated slices are unhealthy, until it has recovered
 	UsableBytes uint64 // total less the driver's reserve and the margin; fixed at the first good reading
 	Slices      int    // 0: the card has never been readable and is not offered
 	NUMANode    int    // -1: none known
@@ -42,6 +43,7 @@ type GPUState struct {
 	UsableBytes uint64
 	NUMANode    int
 	Healthy     bool
+	Hard        bool // see GPUVerdict
 	Reason      string
 	GoodTicks   int // readable in a row since it was last withdrawn
 }
@@ -75,7 +77,7 @@ func judgeGPUs(snapshot *monitor.Snapshot, policy Policy, known map[string]GPUSt
 		if _, remembered := known[uuid]; after.Healthy != before.Healthy || (!remembered && !after.Healthy) {
 			transitions = append(transitions, Transition{uuid, after.Healthy, after.Reason, reading.Detail})
 		}
-		verdict := GPUVerdict{UUID: uuid, Healthy: after.Healthy, Reason: after.Reason,
+		verdict := GPUVerdict{UUID: uuid, Healthy: after.Healthy, Reason: after.Reason, Hard: after.Hard,
 			UsableBytes: after.UsableBytes, NUMANode: after.NUMANode}
 		if after.UsableBytes > 0 {
 			verdict.Slices = policy.SlicesPerGPU
@@ -98,8 +100,10 @@ func missing(uuid string, driverAnswers bool) monitor.GPU {
 func (s GPUState) step(reading monitor.GPU, policy Policy) GPUState {
 	switch reading.Health {
 	case monitor.GPULost:
+		s.Hard = true
 		return s.withdrawn(ReasonLost)
 	case monitor.GPUMIG:
+		s.Hard = true
 		return s.withdrawn(ReasonMIG)
 	case monitor.GPUUnreadable:
 		return s.withdrawn(ReasonUnreadable)
@@ -118,7 +122,7 @@ func (s GPUState) step(reading monitor.GPU, policy Policy) GPUState {
 	s.GoodTicks++
 	s.Reason = ReasonRecovering
 	if s.GoodTicks >= policy.RecoverAfter {
-		s.Healthy, s.Reason = true, ReasonOK
+		s.Healthy, s.Hard, s.Reason = true, false, ReasonOK
 	}
 	return s
 }

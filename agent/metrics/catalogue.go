@@ -91,6 +91,12 @@ func agentRows() []row {
 			func(view View) []sample {
 				return []sample{{[]string{"success"}, float64(view.Plugin.Registrations)}, {[]string{"failure"}, float64(view.Plugin.RegistrationFailures)}}
 			}},
+		{"vgpud_allocations_total", counter, "Calls of Allocate by the kubelet.", []string{"result"},
+			func(view View) []sample {
+				return []sample{{[]string{"success"}, float64(view.Plugin.Allocations)}, {[]string{"failure"}, float64(view.Plugin.AllocationFailures)}}
+			}},
+		{"vgpud_start_refusals_total", counter, "Container starts that were refused because a file that the container needs was not right.", nil,
+			single(func(view View) float64 { return float64(view.Plugin.StartRefusals) })},
 		{allocateDuration, histogram, "How long Allocate took to answer.", nil, nil},
 		{"vgpud_source_up", gauge, "1 when the source answered in the last tick. A source that this agent runs without has no series.", []string{"source"}, sourcesUp},
 		{"vgpud_textfile_write_errors_total", counter, "Writes of this file that failed; the older file stayed in place.", nil,

@@ -34,6 +34,9 @@ type Plugin struct {
 	Registered           bool
 	Registrations        uint64
 	RegistrationFailures uint64
+	Allocations          uint64
+	AllocationFailures   uint64
+	StartRefusals        uint64
 	Allocate             Durations
 }
 

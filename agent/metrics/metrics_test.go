@@ -52,7 +52,7 @@ func exampleView() View {
 		},
 		TamperedTotal: 3,
 		Slices:        []SliceCounts{{GPUUUID: "GPU-a", Free: 8, Allocated: 2}, {GPUUUID: "GPU-b", Allocated: 1, Withdrawn: 9}},
-		Plugin: Plugin{Registered: true, Registrations: 2, RegistrationFailures: 1,
+		Plugin: Plugin{Registered: true, Registrations: 2, RegistrationFailures: 1, Allocations: 3, StartRefusals: 1,
 			Allocate: Durations{Count: 3, SumSeconds: 0.012, Buckets: map[float64]uint64{0.001: 1, 0.01: 3, 0.1: 3}}},
 		Build: Build{Version: "v0.1.0", Revision: "abc", GoVersion: "go1.26", LibraryBuildID: "deadbeef"},
 	}
@@ -123,7 +123,7 @@ func TestEmptyViewIsComplete(t *testing.T) {
 	families := mustParse(t, text)
 	for _, row := range catalogue() {
 		_, present := families[row.name]
-		if known := len(row.labels) == 0 || row.name == "vgpud_plugin_registrations_total" || row.name == "vgpud_build_info"; known != present {
+		if known := len(row.labels) == 0 || row.name == "vgpud_plugin_registrations_total" || row.name == "vgpud_allocations_total" || row.name == "vgpud_build_info"; known != present {
 			t.Errorf("metric %s is present: %t, want %t", row.name, present, known)
 		}
 		if !strings.HasPrefix(row.name, "vgpud_") {

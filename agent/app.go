@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// app.go composes the daemon: it alone knows all parts, and turns one stage's output into the next one's input.
+//
+//	sources → monitor.Collect → decide.Decide → plugin (inventory), pages (restored), ledger (identify, release), metrics
+//
+// One goroutine owns the tick. Two others run beside it: the plugin's server, which grants through the ledger and
+// never waits for a tick, and the writer of the metrics file, so that a slow disk does not stop the tick.
+//
+// Start: one agent per state directory, ledger opened, library installed, pages directory prepared, first tick, then
+// the plugin registers. Stop: the plugin's streams are closed, the metrics file is removed, the driver is let go. The
+// pages and the library stay: running containers stay limited.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/source/kubelet"
+	ledgersource "github.com/vgpud/vgpud/agent/source/ledger"
+	"github.com/vgpud/vgpud/agent/source/nvml"
+	"github.com/vgpud/vgpud/agent/source/pages"
+	"github.com/vgpud/vgpud/agent/source/procs"
+	"github.com/vgpud/vgpud/plugin"
+	"github.com/vgpud/vgpud/plugin/ledger"
+)
+
+// Policy that is not the operator's to choose.
+const (
+	recoverAfterTicks = 3
+	releaseAge        = time.Minute
+	releaseAfterTicks = 2
+)
+
+// parts are what tests and the demonstration put in the place of the real thing. The zero value is the real thing.
+type parts struct {
+	gpus       source.GPUs             // nil: NVML
+	procRoot   string                  // "": "/"
+	mountPages func(string) error      // nil: a tmpfs of bounded size
+	timing     plugin.Timing           // of the registration
+	now        func() time.Time        // nil: time.Now
+	afterTick  func(*monitor.Snapshot) // nil: nothing
+	releaseAge time.Duration           // 0: releaseAge
+}
+
+// app is the running daemon.
+type app struct {
+	config  Config
+	log     *slog.Logger
+	sources monitor.Sources
+	books   *ledger.Ledger
+	pages   *pageStore
+	server  *plugin.Server
+	publish *publisher // nil: no metrics file
+	policy  decide.Policy
+	state   decide.State
+	build   metrics.Build
+	parts   parts
+	noted   notes
+	closers []func(context.Context) error // in the order of starting
+}
+
+// runAgent builds the daemon, runs it until ctx ends, and stops it. A nil error is an orderly stop.
+func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts) (err error) {
+	if parts.now == nil {
+		parts.now = time.Now
+	}
+	if parts.procRoot == "" {
+		parts.procRoot = "/"
+	}
+	if parts.releaseAge == 0 {
+		parts.releaseAge = releaseAge
+	}
+	a := &app{config: config, log: log.With("component", "agent"), parts: parts, build: buildInfo(), policy: decide.Policy{
+		SlicesPerGPU: config.SlicesPerGPU, MarginBytes: config.MemoryMarginBytes, RecoverAfter: recoverAfterTicks,
+		ReleaseAge: parts.releaseAge, ReleaseAfter: releaseAfterTicks}}
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err := a.open(); err != nil {
+		return err
+	}
+	// The list must be right before the kubelet sees it, and a configuration that cannot be offered ends here.
+	if err := a.tick(ctx); err != nil {
+		return err
+	}
+	a.log.Info("started", "gpus", len(a.state.GPUs), "allocations", len(a.books.Snapshot()), "library", a.build.LibraryBuildID)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.server.Run(ctx) })
+	group.Go(func() error { return a.loop(ctx) })
+	if a.publish != nil {
+		group.Go(func() error { return a.publish.run(ctx) })
+	}
+	return group.Wait()
+}
+
+// open builds every part, in the order in which they need each other.
+func (a *app) open() error {
+	lock, err := lockState(a.config.StateDir)
+	if err != nil {
+		return err
+	}
+	a.onClose(func(context.Context) error { return lock.Close() })
+	if a.books, err = ledger.Open(filepath.Join(a.config.StateDir, "records")); err != nil {
+		return fmt.Errorf("open ledger: %w", err)
+	}
+	for _, aside := range a.books.SetAside() {
+		a.log.Error("a record could not be read and was set aside", "path", aside.Path, "reason", aside.Reason)
+	}
+	if err := a.preparePages(); err != nil {
+		return err
+	}
+	if err := a.installLibrary(); err != nil {
+		return err
+	}
+	a.openSources()
+	a.server, err = plugin.New(plugin.Config{
+		ResourceName: a.config.ResourceName, KubeletDir: a.config.KubeletDir, Strategy: a.config.DeviceListStrategy,
+		CDIKind: a.config.CDIKind, ContainerDir: a.config.ContainerDir, LibraryDir: a.libraryDir(),
+		BuildID: a.build.LibraryBuildID, PagesDir: a.config.PagesDir, Timing: a.parts.timing,
+	}, a.books, a.pages, a.log)
+	if err != nil {
+		return fmt.Errorf("make plugin: %w", err)
+	}
+	if a.config.TextfileDir != "" {
+		a.publish = newPublisher(a.config.TextfileDir, a.log)
+		a.onClose(func(context.Context) error { return a.publish.close() })
+	}
+	return nil
+}
+
+func (a *app) openSources() {
+	gpus := a.parts.gpus
+	if gpus == nil {
+		reader := nvml.New(a.config.NVMLLibrary, time.Now)
+		a.onClose(reader.Close)
+		gpus = reader
+	}
+	holders := kubelet.New(a.config.KubeletDir, a.config.ResourceName)
+	a.onClose(func(context.Context) error { return holders.Close() })
+	a.sources = monitor.Sources{
+		GPUs: gpus, Ledger: ledgersource.New(a.books), Pages: pages.New(a.config.PagesDir),
+		Procs: procs.New(a.parts.procRoot), Kubelet: holders,
+	}
+}
+
+func (a *app) libraryDir() string { return filepath.Join(a.config.StateDir, "library") }
+
+// installLibrary puts our library where responses name it, and takes builds away that no allocation names.
+func (a *app) installLibrary() error {
+	inUse := map[string]bool{}
+	for _, record := range a.books.Snapshot() {
+		inUse[record.BuildID] = true
+	}
+	isInUse := func(build string) bool { return inUse[build] }
+	build, err := plugin.InstallLibrary(a.config.Library, a.libraryDir(), a.config.ContainerDir, isInUse)
+	if err != nil {
+		return fmt.Errorf("install library %s: %w", a.config.Library, err)
+	}
+	a.build.LibraryBuildID = build
+	inUse[build] = true
+	removed, err := plugin.SweepLibraries(a.libraryDir(), isInUse)
+	if len(removed) > 0 {
+		a.log.Info("removed libraries that no allocation names", "builds", removed)
+	}
+	if err != nil {
+		a.log.Warn("old libraries stay", "error", err)
+	}
+	return nil
+}
+
+// preparePages makes the pages directory and removes pages that no record names.
+func (a *app) preparePages() error {
+	mount := a.parts.mountPages
+	if mount == nil {
+		mount = func(directory string) error { return mountPages(directory, a.log) }
+	}
+	if err := mount(a.config.PagesDir); err != nil {
+		return fmt.Errorf("prepare pages directory: %w", err)
+	}
+	a.pages = &pageStore{directory: a.config.PagesDir}
+	held := map[string]bool{}
+	for _, record := range a.books.Snapshot() {
+		held[record.Key] = true
+	}
+	removed, err := a.pages.sweep(func(key string) bool { return held[key] })
+	if len(removed) > 0 {
+		a.log.Info("removed pages that no record names", "allocations", removed)
+	}
+	if err != nil {
+		a.log.Warn("old pages stay", "error", err)
+	}
+	return nil
+}
+
+func (a *app) onClose(closer func(context.Context) error) { a.closers = append(a.closers, closer) }
+
+// close ends every part, the last one first. It waits no longer than a few seconds.
+func (a *app) close() error {
+	const patience = 3 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var faults []error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		if err := a.closers[i](ctx); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		a.log.Warn("stopping", "error", err)
+	}
+	a.log.Info("stopped; running containers stay limited")
+	return nil
+}

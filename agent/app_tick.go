@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// app_tick.go is one tick: read, decide, apply. It runs in one goroutine.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/plugin"
+	"github.com/vgpud/vgpud/plugin/ledger"
+)
+
+// loop ticks until ctx ends. A tick that takes too long delays the next one; none is made up for.
+func (a *app) loop(ctx context.Context) error {
+	ticker := time.NewTicker(a.config.TickInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		err := a.tick(ctx)
+		a.noted.change(a.log, "inventory", "the list of slices cannot be updated", err)
+		var changed error
+		if a.config.Changed() {
+			changed = errors.New("the configuration file was changed; it is read at the next start")
+		}
+		a.noted.change(a.log, "configuration", "configuration", changed)
+	}
+}
+
+// tick looks at everything once and acts. An error says that the slices cannot be offered as configured.
+func (a *app) tick(ctx context.Context) error {
+	readCtx, cancel := context.WithTimeout(ctx, max(a.config.TickInterval, minReadTime))
+	snapshot := monitor.Collect(readCtx, a.sources, a.parts.now())
+	cancel()
+	if ctx.Err() != nil {
+		return nil // stopping: what could not be read now means nothing
+	}
+	decisions, state := decide.Decide(snapshot, a.policy, a.state)
+	a.state = state
+	a.report(snapshot, decisions)
+	a.applyAllocations(snapshot, decisions)
+	err := a.server.Update(inventory(decisions.GPUs))
+	if a.publish != nil {
+		a.publish.offer(a.view(snapshot, decisions))
+	}
+	if a.parts.afterTick != nil {
+		a.parts.afterTick(snapshot)
+	}
+	return err
+}
+
+// minReadTime is how long a tick waits for the driver, however short the interval is.
+const minReadTime = time.Second
+
+// report logs what an operator acts on: changes, never the same state twice.
+func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
+	for _, transition := range decisions.Transitions {
+		if transition.Healthy {
+			a.log.Info("GPU is healthy", "gpu", transition.UUID)
+		} else {
+			a.log.Warn("GPU is withdrawn", "gpu", transition.UUID, "reason", transition.Reason, "detail", transition.Detail)
+		}
+	}
+	for _, status := range snapshot.Sources {
+		var fault error
+		if !status.Up && !status.Absent {
+			fault = errors.New(status.Error)
+		}
+		a.noted.change(a.log, "source "+status.Name, "source "+status.Name+" does not answer", fault)
+	}
+	for _, verdict := range decisions.Allocations {
+		var fault error
+		if verdict.Tampered || verdict.OverLimit || verdict.Missing {
+			fault = errors.New(verdict.Reason)
+		}
+		a.noted.change(a.log, "allocation "+verdict.Key, "allocation "+verdict.Key+" is not as it should be", fault)
+	}
+}
+
+// inventory is what the plugin offers of the cards. One that was never readable has no size and is left out.
+func inventory(verdicts []decide.GPUVerdict) []plugin.GPU {
+	var gpus []plugin.GPU
+	for _, verdict := range verdicts {
+		if verdict.Slices == 0 {
+			continue
+		}
+		gpu := plugin.GPU{NUMA: verdict.NUMANode,
+			GPU: ledger.GPU{UUID: verdict.UUID, UsableBytes: verdict.UsableBytes, Slices: verdict.Slices}}
+		if !verdict.Healthy {
+			gpu.Health = plugin.Health{Reason: verdict.Reason, Hard: verdict.Hard}
+		}
+		gpus = append(gpus, gpu)
+	}
+	return gpus
+}
+
+// applyAllocations acts on each verdict. A fault with one allocation is logged and does not stop the others.
+func (a *app) applyAllocations(snapshot *monitor.Snapshot, decisions decide.Decisions) {
+	observed := map[string]monitor.Allocation{}
+	for _, allocation := range snapshot.Allocations {
+		observed[allocation.Key] = allocation
+	}
+	for _, verdict := range decisions.Allocations {
+		allocation := observed[verdict.Key]
+		var err error
+		switch {
+		case verdict.Release:
+			err = a.release(allocation, verdict.Reason)
+		case verdict.Tampered:
+			err = a.pages.restoreUsage(verdict.Key)
+		case verdict.Missing:
+			err = a.restoreMissing(verdict.Key)
+		}
+		if err == nil && !verdict.Release && snapshot.SourceUp(monitor.SourceKubelet) && !allocation.Absent && allocation.Owner.Known() {
+			err = a.identify(allocation)
+		}
+		a.noted.change(a.log, "apply "+verdict.Key, "allocation "+verdict.Key+" could not be put right", err)
+	}
+	a.noted.keep(observed)
+}
+
+// release gives the slices back and removes the pages. The record goes first: pages without a record are
+// removed at the next start, a record without pages would come back.
+func (a *app) release(allocation monitor.Allocation, reason string) error {
+	if err := a.books.Release(allocation.Key); err != nil {
+		return err
+	}
+	a.log.Info("released", "allocation", allocation.Key, "namespace", allocation.Owner.Namespace, "pod", allocation.Owner.Pod,
+		"container", allocation.Owner.Container, "reason", reason)
+	return a.pages.Remove(allocation.Key)
+}
+
+// restoreMissing makes pages again that are gone, unless the allocation has been given up meanwhile.
+func (a *app) restoreMissing(key string) error {
+	for _, record := range a.books.Snapshot() {
+		if record.Key == key {
+			return a.pages.restore(key, record.Grants)
+		}
+	}
+	return nil
+}
+
+func (a *app) identify(allocation monitor.Allocation) error {
+	err := a.books.Identify(allocation.Key, ledger.Identity{PodUID: allocation.Owner.PodUID,
+		Namespace: allocation.Owner.Namespace, Pod: allocation.Owner.Pod, Container: allocation.Owner.Container})
+	if errors.Is(err, ledger.ErrUnknownKey) {
+		return nil // given up since the snapshot
+	}
+	return err
+}
+
+// view is what the metrics file says of this tick.
+func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metrics.View {
+	status := a.server.Status()
+	return metrics.View{
+		Snapshot: snapshot, Decisions: decisions, TamperedTotal: a.state.TamperedTotal, Build: a.build,
+		Slices: countSlices(a.server.Slots(), a.books.Held()),
+		Plugin: metrics.Plugin{Registered: status.Registered, Registrations: status.Registrations,
+			RegistrationFailures: status.RegistrationFailures, Allocations: status.Allocations,
+			AllocationFailures: status.AllocationFailures, StartRefusals: status.StartRefusals},
+	}
+}
+
+// countSlices sorts the slices of each GPU by state.
+func countSlices(slots []plugin.Slot, held map[string]bool) []metrics.SliceCounts {
+	var counts []metrics.SliceCounts
+	for _, slot := range slots { // sorted by GPU
+		uuid, _, _ := strings.Cut(slot.ID, "::")
+		if len(counts) == 0 || counts[len(counts)-1].GPUUUID != uuid {
+			counts = append(counts, metrics.SliceCounts{GPUUUID: uuid})
+		}
+		count := &counts[len(counts)-1]
+		switch {
+		case held[slot.ID]:
+			count.Allocated++
+		case slot.Healthy():
+			count.Free++
+		default:
+			count.Withdrawn++
+		}
+	}
+	return counts
+}

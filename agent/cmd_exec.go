@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// cmd_exec.go runs a command in a slice without Kubernetes: the same pages and the same library, for root and for
+// ordinary users. cmd_exec_gpu.go chooses the card, cmd_exec_slice.go keeps the files, cmd_exec_child.go the process.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vgpud/vgpud/agent/source/nvml"
+)
+
+// Exit codes of vgpud exec's own failures, as env(1) and shells have them.
+const (
+	exitSetup         = 125
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// execOptions are the flags of vgpud exec.
+type execOptions struct {
+	memory, gpu, library, nvmlLibrary string
+}
+
+func newExecCommand() *cobra.Command {
+	var options execOptions
+	command := &cobra.Command{
+		Use:   "exec --memory AMOUNT [--gpu UUID|INDEX] -- COMMAND [ARGUMENT...]",
+		Short: "Run a command in a slice, without Kubernetes",
+		Long: `Run a command that may hold at most --memory of device memory on one GPU, it and all its children together.
+The command sees the slice as if it were the whole card. No root is needed.
+
+Without --gpu it is the first GPU that is visible: the first entry of CUDA_VISIBLE_DEVICES where that is set,
+the card with index 0 otherwise. Indices are NVML's (nvidia-smi's). Every other GPU has the limit 0.
+CUDA_VISIBLE_DEVICES is set to the chosen GPU unless it is set already. Where NVML cannot be loaded, the GPU has to be
+given by its full UUID.
+
+Signals are passed on, and the command's exit code is returned: 128+n when a signal n ended it; 125 when the slice
+could not be made, 126 when the command cannot be executed, 127 when there is no such command. Programs that are
+linked statically or that change their user id do not load libvgpu and are not limited.
+
+AMOUNT is ` + quantityRule + `.`,
+		Example: "  vgpud exec --memory 4Gi -- gmx mdrun -s bench.tpr",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			code, err := runExec(command.Context(), options, arguments, environment())
+			if err == nil && code == 0 {
+				return nil
+			}
+			return &exitError{code, err}
+		},
+	}
+	flags := command.Flags()
+	flags.SetInterspersed(false)
+	flags.StringVar(&options.memory, "memory", "", "device memory that the command may hold, e.g. 4Gi")
+	flags.StringVar(&options.gpu, "gpu", "", "UUID or index of the GPU; default: the first visible one")
+	flags.StringVar(&options.library, "library", "", "libvgpu.so to use; default: beside this program, or in ../lib/vgpud")
+	flags.StringVar(&options.nvmlLibrary, "nvml-library", "", "NVML library to load; default: libnvidia-ml.so.1 as the loader finds it")
+	return command
+}
+
+// runExec makes the slice, runs the command and takes the slice away. The code is the command's when err is nil.
+func runExec(ctx context.Context, options execOptions, arguments, environ []string) (int, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	memory, set, err := parseQuantity(options.memory)
+	if err != nil {
+		return exitSetup, fmt.Errorf("--memory: %w", err)
+	}
+	if !set {
+		return exitSetup, errors.New("--memory is needed: how much device memory the command may hold, e.g. 4Gi")
+	}
+	variables := environmentMap(environ)
+	program, code, err := findProgram(arguments[0])
+	if err != nil {
+		return code, err
+	}
+	library := options.library
+	if library == "" {
+		if library, err = findLibrary(); err != nil {
+			return exitSetup, err
+		}
+	}
+	uuid, err := findGPU(ctx, options, variables)
+	if err != nil {
+		return exitSetup, err
+	}
+	slice, err := newExecSlice(variables, library, uuid, memory)
+	if err != nil {
+		return exitSetup, err
+	}
+	defer slice.Close()
+	return runChild(program, arguments, slice.environment(environ, variables))
+}
+
+// findProgram looks a command up as a shell would.
+func findProgram(name string) (path string, code int, err error) {
+	path, err = exec.LookPath(name)
+	if errors.Is(err, exec.ErrDot) {
+		err = nil
+	}
+	if err != nil {
+		if errors.Is(err, fs.ErrPermission) {
+			return "", exitNotExecutable, fmt.Errorf("%s: cannot be executed", name)
+		}
+		return "", exitNotFound, fmt.Errorf("%s: command not found", name)
+	}
+	path, err = filepath.Abs(path)
+	return path, exitSetup, err
+}
+
+// findGPU asks NVML for the cards and chooses one.
+func findGPU(ctx context.Context, options execOptions, variables map[string]string) (string, error) {
+	const patience = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	reader := nvml.New(options.nvmlLibrary, time.Now)
+	gpus, err := reader.GPUs(ctx)
+	uuid, chooseErr := chooseGPU(options.gpu, variables["CUDA_VISIBLE_DEVICES"], gpus, err)
+	return uuid, errors.Join(chooseErr, reader.Close(ctx))
+}
+
+// environment adds to environ what makes a program run in the slice. An LD_PRELOAD of the user stays, after ours.
+func (s *execSlice) environment(environ []string, variables map[string]string) []string {
+	preload := s.library
+	if own := variables["LD_PRELOAD"]; own != "" {
+		preload += ":" + own
+	}
+	added := map[string]string{"LD_PRELOAD": preload, "VGPUD_ALLOCATION": s.key}
+	if _, set := variables["CUDA_VISIBLE_DEVICES"]; !set {
+		added["CUDA_VISIBLE_DEVICES"] = s.uuid
+	}
+	var result []string
+	for _, line := range environ {
+		name, _, _ := strings.Cut(line, "=")
+		if _, replaced := added[name]; !replaced {
+			result = append(result, line)
+		}
+	}
+	for name, value := range added {
+		result = append(result, name+"="+value)
+	}
+	return result
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// cmd_run.go is the daemon's subcommand: configuration, logger, signals, and then app.go.
+
+package main
+
+import (
+	"context"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func newRunCommand() *cobra.Command {
+	var printConfig bool
+	command := &cobra.Command{
+		Use:   "run",
+		Short: "Run the node agent",
+		Long: `Run the agent of a GPU node: offer slices to the kubelet, keep the containers' pages, watch the GPUs and write
+metrics. SIGTERM and SIGINT stop it in order; running containers stay limited.
+
+Each option can also be given as VGPUD_<OPTION> in the environment, or as a key of the YAML file that --config names.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			config, err := loadConfig(command, environment())
+			if err != nil {
+				return err
+			}
+			if printConfig {
+				return config.Print(command.OutOrStdout())
+			}
+			parent := command.Context()
+			if parent == nil {
+				parent = context.Background()
+			}
+			ctx, stop := signal.NotifyContext(parent, unix.SIGTERM, unix.SIGINT)
+			defer stop()
+			return runAgent(ctx, config, config.newLogger(command.ErrOrStderr()), parts{})
+		},
+	}
+	addConfigFlags(command)
+	command.Flags().BoolVar(&printConfig, "print-config", false, "print the merged, validated configuration as YAML and exit")
+	return command
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// cmd_version.go prints what runs, and the hidden subcommand `docs` prints the generated pages of docs/.
+
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vgpud/vgpud/agent/metrics"
+)
+
+// buildInfo says which version of the agent this is. A build without version control says "devel".
+func buildInfo() metrics.Build {
+	build := metrics.Build{Version: "devel", Revision: "unknown", GoVersion: runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return build
+	}
+	if version := info.Main.Version; version != "" && version != "(devel)" {
+		build.Version = version
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			build.Revision = setting.Value
+		}
+	}
+	return build
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			build := buildInfo()
+			_, err := fmt.Fprintf(command.OutOrStdout(), "vgpud %s, revision %s, %s %s/%s\n",
+				build.Version, build.Revision, build.GoVersion, runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}
+
+func newDocsCommand() *cobra.Command {
+	docs := &cobra.Command{Use: "docs", Short: "Print generated documentation", Hidden: true}
+	docs.AddCommand(
+		&cobra.Command{Use: "config", Short: "Print docs/config.md", Args: cobra.NoArgs,
+			RunE: func(command *cobra.Command, _ []string) error { return writeOptionsMarkdown(command.OutOrStdout()) }},
+		&cobra.Command{Use: "metrics", Short: "Print docs/metrics.md", Args: cobra.NoArgs,
+			RunE: func(command *cobra.Command, _ []string) error { return metrics.WriteMarkdown(command.OutOrStdout()) }},
+	)
+	return docs
+}

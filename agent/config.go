@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// config.go is the only Go file that reads flags, the environment and configuration files. Everything else is
+// handed values. Precedence: flag, then VGPUD_<FLAG> in the environment, then the file, then the default. Each
+// error names the key, where its value came from, the value and the rule it breaks.
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+)
+
+// Config is the validated configuration of `vgpud run`. It does not change while the agent runs.
+type Config struct {
+	ResourceName       string
+	SlicesPerGPU       int
+	MemoryMarginBytes  uint64
+	DeviceListStrategy string
+	CDIKind            string
+	KubeletDir         string
+	StateDir           string
+	PagesDir           string
+	Library            string // never empty after loading
+	ContainerDir       string
+	NVMLLibrary        string // empty: the loader's choice
+	TextfileDir        string // empty: no metrics file
+	TickInterval       time.Duration
+	LogLevel           slog.Level
+	LogFormat          string
+
+	file     string    // the file it was read from; empty: none
+	fileTime time.Time // of its last change
+	values   map[string]string
+}
+
+// environmentPrefix comes before the name of an option, upper case and with underscores.
+const environmentPrefix = "VGPUD_"
+
+// valueFrom is one text and where it came from, for messages.
+type valueFrom struct {
+	text   string
+	source string
+}
+
+// addConfigFlags declares one flag per option, plus --config.
+func addConfigFlags(command *cobra.Command) {
+	flags := command.Flags()
+	flags.String("config", "", "YAML file with any of the options below as keys; flags and environment win over it")
+	for _, option := range options() {
+		flags.String(option.name, option.defaultText, option.help)
+	}
+}
+
+// loadConfig merges flags, environment, file and defaults, and validates every value. All faults are
+// reported, not only the first.
+func loadConfig(command *cobra.Command, environ []string) (Config, error) {
+	flags := command.Flags()
+	config := Config{values: map[string]string{}}
+	config.file, _ = flags.GetString("config")
+	environment := environmentMap(environ)
+	if config.file == "" {
+		config.file = environment[environmentPrefix+"CONFIG"]
+	}
+	fileValues, err := readConfigFile(&config)
+	if err != nil {
+		return Config{}, err
+	}
+	var faults []error
+	for _, option := range options() {
+		value := valueFrom{option.defaultText, "default"}
+		if text, set := fileValues[option.name]; set {
+			value = valueFrom{text, "file " + config.file}
+		}
+		if text := environment[option.environmentName()]; text != "" {
+			value = valueFrom{text, "environment " + option.environmentName()}
+		}
+		if flag := flags.Lookup(option.name); flag != nil && flag.Changed {
+			value = valueFrom{flag.Value.String(), "flag --" + option.name}
+		}
+		if err := option.set(&config, value.text); err != nil {
+			faults = append(faults, fmt.Errorf("%s: value %q from %s: %w", option.name, value.text, value.source, err))
+		}
+		config.values[option.name] = value.text
+	}
+	if err := errors.Join(faults...); err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	if config.Library == "" {
+		if config.Library, err = findLibrary(); err != nil {
+			return Config{}, fmt.Errorf("read configuration: library: %w", err)
+		}
+		config.values["library"] = config.Library
+	}
+	return config, nil
+}
+
+// readConfigFile returns the options that the file sets, as text. Unknown and duplicate keys, and values that
+// are not plain, are errors. An empty file sets nothing.
+func readConfigFile(config *Config) (map[string]string, error) {
+	if config.file == "" {
+		return nil, nil
+	}
+	file, err := os.Open(config.file)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration file: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("read configuration file: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read configuration file %s: not a regular file", config.file)
+	}
+	config.fileTime = info.ModTime()
+	text, err := io.ReadAll(io.LimitReader(file, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration file: %w", err)
+	}
+	values, err := parseConfigText(text)
+	if err != nil {
+		return nil, fmt.Errorf("configuration file %s: %w", config.file, err)
+	}
+	return values, nil
+}
+
+// parseConfigText reads YAML of plain values.
+func parseConfigText(text []byte) (map[string]string, error) {
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, fmt.Errorf("parse YAML: %w", err)
+	}
+	var raw map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(asJSON))
+	decoder.UseNumber()
+	if err := decoder.Decode(&raw); err != nil {
+		return nil, errors.New("want a YAML mapping of option names to values")
+	}
+	values := map[string]string{}
+	var faults []error
+	for _, key := range slices.Sorted(maps.Keys(raw)) {
+		if !slices.ContainsFunc(options(), func(o option) bool { return o.name == key }) {
+			faults = append(faults, fmt.Errorf("%s: unknown key; known are %s", key, strings.Join(optionNames(), ", ")))
+			continue
+		}
+		switch value := raw[key].(type) {
+		case string:
+			values[key] = value
+		case json.Number:
+			values[key] = value.String()
+		case nil:
+			faults = append(faults, fmt.Errorf("%s: no value; leave the key out to keep the default", key))
+		default:
+			faults = append(faults, fmt.Errorf("%s: value %v: want one plain text or number", key, value))
+		}
+	}
+	return values, errors.Join(faults...)
+}
+
+// Changed says whether the configuration file is no longer the one that was read. The agent does not apply a
+// change while it runs; it says so.
+func (c Config) Changed() bool {
+	if c.file == "" {
+		return false
+	}
+	info, err := os.Stat(c.file)
+	return err == nil && !info.ModTime().Equal(c.fileTime)
+}
+
+// File is the path of the configuration file; empty when there is none.
+func (c Config) File() string { return c.file }
+
+// Print writes the merged configuration as YAML that --config accepts.
+func (c Config) Print(out io.Writer) error {
+	values := map[string]any{}
+	for name, text := range c.values {
+		values[name] = text
+	}
+	values["slices-per-gpu"] = c.SlicesPerGPU
+	text, err := yaml.Marshal(values)
+	if err != nil {
+		return fmt.Errorf("print configuration: %w", err)
+	}
+	_, err = out.Write(text)
+	return err
+}
+
+// environment returns the process's environment; the only call of its kind.
+func environment() []string { return os.Environ() }
+
+// environmentMap indexes NAME=value lines; the last of equal names wins.
+func environmentMap(environ []string) map[string]string {
+	values := make(map[string]string, len(environ))
+	for _, line := range environ {
+		name, value, _ := strings.Cut(line, "=")
+		values[name] = value
+	}
+	return values
+}
+
+// findLibrary returns the libvgpu.so that belongs to this program: beside it, or in ../lib/vgpud.
+func findLibrary() (string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find own executable: %w", err)
+	}
+	directory := filepath.Dir(program)
+	candidates := []string{
+		filepath.Join(directory, "libvgpu.so"),
+		filepath.Join(filepath.Dir(directory), "lib", "vgpud", "libvgpu.so"),
+	}
+	for _, candidate := range candidates {
+		if info, err := os.Stat(candidate); err == nil && info.Mode().IsRegular() {
+			return candidate, nil
+		}
+	}
+	return "", fmt.Errorf("libvgpu.so is at none of %s: name it with --library", strings.Join(candidates, ", "))
+}

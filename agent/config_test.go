@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Tests of the configuration: precedence, validation (C46), messages, printing and documentation.
+
+package main
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// load runs the loader on a command line, an environment and the text of a file ("" for none).
+func load(t *testing.T, arguments, environ []string, file string) (Config, error) {
+	t.Helper()
+	command := &cobra.Command{Use: "run"}
+	addConfigFlags(command)
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "vgpud.yaml")
+		if err := os.WriteFile(path, []byte(file), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		arguments = append(arguments, "--config="+path)
+	}
+	if err := command.ParseFlags(append(arguments, "--library=/lib/libvgpu.so")); err != nil {
+		t.Fatal(err)
+	}
+	return loadConfig(command, environ)
+}
+
+func TestDefaults(t *testing.T) {
+	config, err := load(t, nil, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.ResourceName != "nvidia.com/gpu" || config.SlicesPerGPU != 10 || config.TickInterval != time.Second ||
+		config.DeviceListStrategy != "envvar" || config.TextfileDir != "" || config.KubeletDir != "/var/lib/kubelet" {
+		t.Errorf("%+v", config)
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	const file = "slices-per-gpu: 3\nresource-name: file.example/gpu\nmemory-margin: 1Gi\n"
+	environ := []string{"VGPUD_SLICES_PER_GPU=4", "VGPUD_RESOURCE_NAME=env.example/gpu", "VGPUD_TICK_INTERVAL=", "VGPUD_PORT=tcp://x"}
+	config, err := load(t, []string{"--slices-per-gpu=5"}, environ, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.SlicesPerGPU != 5 || config.ResourceName != "env.example/gpu" || config.MemoryMarginBytes != 1<<30 || config.TickInterval != time.Second {
+		t.Errorf("slices %d (flag: 5), resource %s (environment), margin %d (file), interval %v (default)",
+			config.SlicesPerGPU, config.ResourceName, config.MemoryMarginBytes, config.TickInterval)
+	}
+}
+
+func TestConfigFileFromEnvironment(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vgpud.yaml")
+	if err := os.WriteFile(path, []byte("slices-per-gpu: 7"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	config, err := load(t, nil, []string{"VGPUD_CONFIG=" + path}, "")
+	if err != nil || config.SlicesPerGPU != 7 {
+		t.Errorf("%d slices, %v", config.SlicesPerGPU, err)
+	}
+}
+
+// C46 and more: bad values are refused with key, value and rule.
+func TestBadValues(t *testing.T) {
+	name64 := "example.com/" + strings.Repeat("a", 64)
+	for _, test := range []struct{ key, value, rule string }{
+		{"resource-name", "vgpu", ""}, {"resource-name", "kubernetes.io/vgpu", ""}, {"resource-name", "x.kubernetes.io/vgpu", ""},
+		{"resource-name", "requests.example.com/vgpu", ""}, {"resource-name", "Example.com/VGPU_1", ""}, {"resource-name", name64, ""},
+		{"resource-name", "", ""}, {"resource-name", "example.com/", ""},
+		{"slices-per-gpu", "0", "1 to 1000"}, {"slices-per-gpu", "-2", "1 to 1000"}, {"slices-per-gpu", "1000000", "1 to 1000"},
+		{"slices-per-gpu", "two", "1 to 1000"}, {"slices-per-gpu", "1.5", "1 to 1000"},
+		{"memory-margin", "-1", "decimal number"}, {"memory-margin", "50%", "unknown suffix"}, {"memory-margin", "99999999999G", "64 bits"},
+		{"device-list-strategy", "volume-mounts", "envvar, cdi-cri"}, {"cdi-kind", "gpu", "vendor-domain/class"},
+		{"kubelet-dir", "relative", "absolute"}, {"pages-dir", "/", "absolute"}, {"pages-dir", "/a b", "blanks"},
+		{"container-dir", "/usr/local/a:b", "colons"}, {"state-dir", "/var/../lib", "clean"}, {"state-dir", "", "absolute"},
+		{"library", "libvgpu.so", "absolute"}, {"textfile-dir", "x/", "absolute"},
+		{"tick-interval", "1", "100ms to 1m"}, {"tick-interval", "1ms", "100ms to 1m"}, {"tick-interval", "1h", "100ms to 1m"},
+		{"log-level", "loud", "debug, info"}, {"log-format", "xml", "text, json"},
+	} {
+		t.Run(test.key+"="+test.value, func(t *testing.T) {
+			_, err := load(t, []string{"--" + test.key + "=" + test.value}, nil, "")
+			if test.key == "library" { // the loader of this test sets it last
+				command := &cobra.Command{Use: "run"}
+				addConfigFlags(command)
+				if parseErr := command.ParseFlags([]string{"--library=" + test.value}); parseErr != nil {
+					t.Fatal(parseErr)
+				}
+				_, err = loadConfig(command, nil)
+			}
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, part := range []string{test.key, `"` + test.value + `"`, "flag --" + test.key, test.rule} {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q lacks %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestAllFaultsAreReported(t *testing.T) {
+	_, err := load(t, []string{"--log-level=loud"}, []string{"VGPUD_LOG_FORMAT=xml"}, "slices-per-gpu: 0")
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, part := range []string{"flag --log-level", "environment VGPUD_LOG_FORMAT", "file "} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q lacks %q", err, part)
+		}
+	}
+}
+
+// C46: unknown and duplicate keys are errors; an empty file is none.
+func TestFiles(t *testing.T) {
+	for _, test := range []struct{ name, text, fault string }{
+		{"unknown key", "slices: 10", "slices: unknown key"},
+		{"wrong case", "Slices-Per-GPU: 10", "unknown key"},
+		{"duplicate key", "slices-per-gpu: 3\nslices-per-gpu: 4", "already"},
+		{"list", "- slices-per-gpu", "mapping"},
+		{"text", "hello", "mapping"},
+		{"nested", "slices-per-gpu: {a: 1}", "plain"},
+		{"no value", "slices-per-gpu:", "no value"},
+		{"truth", "log-level: true", "plain"},
+		{"not YAML", "a: b: c", "YAML"},
+		{"fraction", "slices-per-gpu: 1.5", "1 to 1000"},
+		{"large number", "memory-margin: 18446744073709551616", "64 bits"},
+		{"empty", "\n", ""}, {"comment", "# nothing\n", ""}, {"one slice", "slices-per-gpu: 1", ""},
+		{"bytes", "memory-margin: 4294967296", ""}, {"unit", "memory-margin: 16Gi", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := load(t, nil, nil, test.text)
+			if test.fault == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), test.fault) || !strings.Contains(err.Error(), "vgpud.yaml") {
+				t.Errorf("error %v, want the file and %q", err, test.fault)
+			}
+		})
+	}
+	for name, path := range map[string]string{"missing": "/nonexistent/vgpud.yaml", "directory": t.TempDir(), "endless": "/dev/zero"} {
+		if _, err := load(t, []string{"--config=" + path}, nil, ""); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s file: %v", name, err)
+		}
+	}
+}
+
+// What --print-config prints is a file that gives the same configuration.
+func TestPrintRoundTrip(t *testing.T) {
+	first, err := load(t, []string{"--slices-per-gpu=4", "--memory-margin=1.5G", "--textfile-dir=/t"}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := first.Print(&text); err != nil {
+		t.Fatal(err)
+	}
+	second, err := load(t, nil, nil, text.String())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text.String())
+	}
+	if !maps.Equal(first.values, second.values) || second.MemoryMarginBytes != 3<<29 || second.TextfileDir != "/t" {
+		t.Errorf("%v\n%v", first.values, second.values)
+	}
+	if names := slices.Sorted(maps.Keys(first.values)); len(names) != len(options()) {
+		t.Errorf("%d of %d options printed", len(names), len(options()))
+	}
+}
+
+func TestChangedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vgpud.yaml")
+	if err := os.WriteFile(path, []byte("slices-per-gpu: 7"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	config, err := load(t, []string{"--config=" + path}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Changed() {
+		t.Error("changed at once")
+	}
+	if err := os.Chtimes(path, time.Time{}, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if !config.Changed() {
+		t.Error("a change was not seen")
+	}
+	if (Config{}).Changed() {
+		t.Error("no file changed")
+	}
+}
+
+func TestLibraryMustExist(t *testing.T) {
+	command := &cobra.Command{Use: "run"}
+	addConfigFlags(command)
+	if _, err := loadConfig(command, nil); err == nil || !strings.Contains(err.Error(), "--library") {
+		t.Errorf("error %v does not say how to name the library", err)
+	}
+}
+
+func TestOptionsMarkdown(t *testing.T) {
+	var text bytes.Buffer
+	if err := writeOptionsMarkdown(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, option := range options() {
+		if option.help == "" || !strings.Contains(text.String(), "| `"+option.name+"` | `VGPUD_") {
+			t.Errorf("the documentation lacks %s", option.name)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// options.go is the table of what can be configured. To add an option: a line here, a field in Config, a case in
+// config_test.go, and `make generate` for docs/config.md.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/vgpud/vgpud/plugin"
+)
+
+// option is one thing that can be configured: a flag, a key of the file and a variable of the environment.
+type option struct {
+	name        string
+	defaultText string
+	help        string
+	set         func(config *Config, text string) error // validates; its error says the rule
+}
+
+// environmentName is the variable that sets the option.
+func (o option) environmentName() string {
+	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
+}
+
+// Log formats.
+const (
+	formatText = "text"
+	formatJSON = "json"
+)
+
+// maxSlicesPerGPU bounds what one card is cut into; the plugin checks the whole list against the kubelet's limit.
+const maxSlicesPerGPU = 1000
+
+// options is the table, in the order of the documentation.
+func options() []option {
+	return []option{
+		{"resource-name", "nvidia.com/gpu", "extended resource under which slices are offered", func(c *Config, text string) error {
+			c.ResourceName = text
+			return plugin.ValidateResourceName(text)
+		}},
+		{"slices-per-gpu", "10", "equal slices that each GPU is cut into, 1 to 1000", func(c *Config, text string) (err error) {
+			c.SlicesPerGPU, err = parseCount(text)
+			return err
+		}},
+		{"memory-margin", "0", "memory of each GPU that is never granted, beyond what the driver reserves, e.g. 256Mi", func(c *Config, text string) (err error) {
+			c.MemoryMarginBytes, _, err = parseQuantity(text)
+			return err
+		}},
+		{"device-list-strategy", plugin.StrategyEnvvar, "how a container is given its GPU: envvar (NVIDIA_VISIBLE_DEVICES) or cdi-cri (CDI device names)", func(c *Config, text string) error {
+			c.DeviceListStrategy = text
+			return oneOf(text, plugin.StrategyEnvvar, plugin.StrategyCDI)
+		}},
+		{"cdi-kind", "nvidia.com/gpu", "vendor and class of the CDI devices, for cdi-cri", func(c *Config, text string) error {
+			c.CDIKind = text
+			return checkCDIKind(text)
+		}},
+		{"kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory", pathOption(func(c *Config) *string { return &c.KubeletDir })},
+		{"state-dir", "/var/lib/vgpud", "records of what is granted, and installed libraries", pathOption(func(c *Config) *string { return &c.StateDir })},
+		{"pages-dir", "/run/vgpud/pages", "limits and usage pages of the allocations; a tmpfs of bounded size is mounted there where the agent may", pathOption(func(c *Config) *string { return &c.PagesDir })},
+		{"library", "", "libvgpu.so to hand out; default: beside this program, or in ../lib/vgpud", func(c *Config, text string) error {
+			if text == "" {
+				return nil
+			}
+			return pathOption(func(c *Config) *string { return &c.Library })(c, text)
+		}},
+		{"container-dir", "/usr/local/vgpud", "where the library and the pages are in a container", pathOption(func(c *Config) *string { return &c.ContainerDir })},
+		{"nvml-library", "", "NVML library to load; default: libnvidia-ml.so.1 as the loader finds it", func(c *Config, text string) error {
+			c.NVMLLibrary = text
+			return nil
+		}},
+		{"textfile-dir", "", "node-exporter's textfile directory, for vgpud.prom; empty: no metrics file", func(c *Config, text string) error {
+			if text == "" {
+				return nil
+			}
+			return pathOption(func(c *Config) *string { return &c.TextfileDir })(c, text)
+		}},
+		{"tick-interval", "1s", "how often everything is looked at, 100ms to 1m", func(c *Config, text string) (err error) {
+			c.TickInterval, err = parseInterval(text)
+			return err
+		}},
+		{"log-level", "info", "debug, info, warn or error", func(c *Config, text string) error {
+			if err := oneOf(text, "debug", "info", "warn", "error"); err != nil {
+				return err
+			}
+			return c.LogLevel.UnmarshalText([]byte(text))
+		}},
+		{"log-format", formatText, "text or json", func(c *Config, text string) error {
+			c.LogFormat = text
+			return oneOf(text, formatText, formatJSON)
+		}},
+	}
+}
+
+func optionNames() []string {
+	var names []string
+	for _, option := range options() {
+		names = append(names, option.name)
+	}
+	return names
+}
+
+// oneOf is the rule of options that choose among words.
+func oneOf(text string, allowed ...string) error {
+	for _, word := range allowed {
+		if text == word {
+			return nil
+		}
+	}
+	return fmt.Errorf("want one of %s", strings.Join(allowed, ", "))
+}
+
+// pathOption is the rule of options that name an absolute path. Paths go into mount tables and into the
+// preload file, where a blank, a colon or a comma would end them.
+func pathOption(field func(*Config) *string) func(*Config, string) error {
+	return func(config *Config, text string) error {
+		if !filepath.IsAbs(text) || filepath.Clean(text) != text || text == "/" {
+			return errors.New("want a clean absolute path, not the root")
+		}
+		if strings.ContainsAny(text, ": \t\n,") {
+			return errors.New("want a path without blanks, colons and commas")
+		}
+		*field(config) = text
+		return nil
+	}
+}
+
+func parseCount(text string) (int, error) {
+	count, err := strconv.Atoi(text)
+	if err != nil || count < 1 || count > maxSlicesPerGPU {
+		return 0, fmt.Errorf("want a whole number from 1 to %d", maxSlicesPerGPU)
+	}
+	return count, nil
+}
+
+func parseInterval(text string) (time.Duration, error) {
+	interval, err := time.ParseDuration(text)
+	if err != nil || interval < 100*time.Millisecond || interval > time.Minute {
+		return 0, errors.New("want a duration from 100ms to 1m")
+	}
+	return interval, nil
+}
+
+func checkCDIKind(kind string) error {
+	vendor, class, found := strings.Cut(kind, "/")
+	if !found || class == "" || strings.ContainsAny(class, "/= ") || len(validation.IsDNS1123Subdomain(vendor)) > 0 {
+		return errors.New("want vendor-domain/class, e.g. nvidia.com/gpu")
+	}
+	return nil
+}
+
+// newLogger makes the one logger, from which every part gets its own with component= set.
+func (c Config) newLogger(out io.Writer) *slog.Logger {
+	handlerOptions := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == formatJSON {
+		return slog.New(slog.NewJSONHandler(out, handlerOptions))
+	}
+	return slog.New(slog.NewTextHandler(out, handlerOptions))
+}
+
+// writeOptionsMarkdown renders docs/config.md.
+func writeOptionsMarkdown(out io.Writer) error {
+	text := "# Configuration of `vgpud run`\n\n" +
+		"Generated by `vgpud docs config`; the table is `agent/options.go`.\n\n" +
+		"Each option is a flag, a variable of the environment and a key of the YAML file that `--config` (or " +
+		"`VGPUD_CONFIG`) names. A flag wins over the environment, the environment over the file, the file over the " +
+		"default. Unknown and duplicate keys are errors; an empty variable counts as not set. `vgpud run " +
+		"--print-config` prints the merged and validated result and exits. The file is read once: a change while " +
+		"the agent runs is reported and ignored until the next start.\n\n" +
+		"| flag and key | environment | default | meaning |\n|---|---|---|---|\n"
+	for _, option := range options() {
+		fallback := "–"
+		if option.defaultText != "" {
+			fallback = "`" + option.defaultText + "`"
+		}
+		text += fmt.Sprintf("| `%s` | `%s` | %s | %s |\n", option.name, option.environmentName(), fallback, option.help)
+	}
+	text += "\nAmounts of memory: " + quantityRule + ".\n"
+	_, err := io.WriteString(out, text)
+	return err
+}
