@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * cuda_types.h - the types of the CUDA driver API that the simulator speaks, as its binary interface lays them
+ * out on 64-bit Linux. Source of fact: CUDA's public driver API reference.
+ */
+#ifndef GPUSIM_CUDA_TYPES_H
+#define GPUSIM_CUDA_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct gs_context *CUcontext;
+typedef struct gs_stream *CUstream;
+typedef struct gs_event *CUevent;
+typedef struct gs_module *CUmodule;
+typedef struct gs_kernel *CUfunction;
+typedef struct gs_pool *CUmemoryPool;
+typedef struct gs_array *CUarray;
+typedef struct { unsigned char bytes[16]; } CUuuid;
+
+enum {
+  CUDA_SUCCESS = 0,
+  CUDA_ERROR_INVALID_VALUE = 1,
+  CUDA_ERROR_OUT_OF_MEMORY = 2,
+  CUDA_ERROR_NOT_INITIALIZED = 3,
+  CUDA_ERROR_DEINITIALIZED = 4,
+  CUDA_ERROR_NO_DEVICE = 100,
+  CUDA_ERROR_INVALID_DEVICE = 101,
+  CUDA_ERROR_INVALID_IMAGE = 200,
+  CUDA_ERROR_INVALID_CONTEXT = 201,
+  CUDA_ERROR_FILE_NOT_FOUND = 301,
+  CUDA_ERROR_INVALID_HANDLE = 400,
+  CUDA_ERROR_NOT_FOUND = 500,
+  CUDA_ERROR_NOT_READY = 600,
+  CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
+  CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
+  CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+  CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+  CUDA_ERROR_NOT_SUPPORTED = 801,
+  CUDA_ERROR_UNKNOWN = 999
+};
+
+enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 };
+
+/* The first handles of streams are names, not addresses. */
+enum { CU_STREAM_LEGACY = 1, CU_STREAM_PER_THREAD = 2 };
+
+struct cu_memcpy2d {
+  size_t src_x_bytes, src_y;
+  unsigned src_type;
+  const void *src_host;
+  CUdeviceptr src_device;
+  CUarray src_array;
+  size_t src_pitch;
+  size_t dst_x_bytes, dst_y;
+  unsigned dst_type;
+  void *dst_host;
+  CUdeviceptr dst_device;
+  CUarray dst_array;
+  size_t dst_pitch;
+  size_t width_bytes, height;
+};
+
+struct cu_memcpy3d {
+  size_t src_x_bytes, src_y, src_z, src_lod;
+  unsigned src_type;
+  const void *src_host;
+  CUdeviceptr src_device;
+  CUarray src_array;
+  void *src_context; /* reserved in the plain call, a context in the peer call */
+  size_t src_pitch, src_height;
+  size_t dst_x_bytes, dst_y, dst_z, dst_lod;
+  unsigned dst_type;
+  void *dst_host;
+  CUdeviceptr dst_device;
+  CUarray dst_array;
+  void *dst_context;
+  size_t dst_pitch, dst_height;
+  size_t width_bytes, height, depth;
+};
+
+struct cu_launch_config {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  CUstream stream;
+  void *attributes;
+  unsigned attribute_count;
+};
+
+struct cu_mem_location {
+  int type; /* 1: device */
+  int id;
+};
+
+struct cu_pool_properties {
+  int allocation_type, handle_types;
+  struct cu_mem_location location;
+  void *win32_security;
+  size_t max_bytes;
+  unsigned char reserved[56];
+};
+
+struct cu_device_properties {
+  int max_threads_per_block, max_threads_dim[3], max_grid[3], shared_bytes_per_block, constant_bytes, simd_width,
+      pitch_bytes, registers_per_block, clock_khz, texture_align;
+};
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * driver.h - what the parts of the simulated libcuda share: this process' devices, contexts and objects, and
+ * how an entry point begins.
+ *
+ * Every entry point is written CU_API(name)(parameters) and begins with ENTER(name) (or ENTER_ANY before
+ * cuInit): that counts the call and applies an injected fault. Locks: gs_driver.mutex guards contexts, modules,
+ * streams and pools; the arena has its own, taken inside it; a GPU's lock is innermost.
+ */
+#ifndef GPUSIM_DRIVER_H
+#define GPUSIM_DRIVER_H
+
+#include <pthread.h>
+
+#include "arena.h"
+#include "cuda_types.h"
+#include "engine.h"
+#include "fault.h"
+#include "functions.h"
+#include "region.h"
+
+#define CU_API(name) CUresult impl_##name
+#define CU_ALIAS(name, other) /* read by generate.sh: `name` has the same interface as `other` */
+
+enum { GS_STACK_DEPTH = 30 };
+
+struct gs_object {
+  struct gs_object *next_free;
+  struct gs_context *context; /* NULL: not alive */
+};
+
+struct gs_pool {
+  struct gs_object object;
+  struct gs_device *device;
+  uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes, release_threshold_bytes;
+  uint64_t reuse_policy[3];
+  bool is_default;
+};
+
+struct gs_context {
+  struct gs_object object;
+  struct gs_device *device;
+  struct gs_block *blocks; /* what was allocated in it; the arena's */
+  uint64_t overhead_bytes;
+  uint64_t id;
+  unsigned flags;
+  unsigned api_version;
+  unsigned attached; /* cuCtxAttach */
+  bool alive;
+  bool primary;
+};
+
+struct gs_device {
+  struct gs_gpu *gpu;
+  int gpu_index; /* in the region */
+  int ordinal;   /* as the process counts */
+  struct gs_context *primary;
+  unsigned primary_retained;
+  unsigned primary_flags;
+  struct gs_pool default_pool;
+  struct gs_pool *pool; /* the current one */
+};
+
+struct gs_driver {
+  pthread_mutex_t mutex;
+  uint32_t initialized; /* atomic: 0 no, 1 yes, 2 in a child of an initialised process */
+  int device_count;
+  struct gs_device devices[GS_MAX_GPUS];
+  const struct gs_settings *settings;
+};
+extern struct gs_driver gs_driver;
+
+/* The calling thread's contexts; the innermost is current. */
+struct gs_thread {
+  struct gs_context *current;
+  unsigned depth;
+  struct gs_context *below[GS_STACK_DEPTH];
+};
+extern __thread struct gs_thread gs_thread __attribute__((tls_model("initial-exec")));
+
+/* Attaches to the region if that has not been done yet. False: there is no simulated machine. */
+bool gs_driver_attach(void);
+
+/* Begins an entry point: counts, then faults. */
+static inline CUresult gs_enter(enum gs_function_number function) {
+  if (__builtin_expect(!gs_self.client, 0)) (void)gs_driver_attach();
+  __atomic_fetch_add(&gs_self.calls[function], 1, __ATOMIC_RELAXED);
+  if (__builtin_expect(gs_self.region && __atomic_load_n(&gs_self.region->fault_count, __ATOMIC_RELAXED), 0)) {
+    struct gs_context *context = gs_thread.current;
+    return gs_fault_apply(function, context ? context->device->gpu_index : -1);
+  }
+  return CUDA_SUCCESS;
+}
+
+#define ENTER_ANY(name)                          \
+  do {                                           \
+    CUresult entered = gs_enter(FN_##name);      \
+    if (entered != CUDA_SUCCESS) return entered; \
+  } while (0)
+
+#define ENTER(name)                                                                                  \
+  do {                                                                                               \
+    CUresult entered = gs_enter(FN_##name);                                                          \
+    if (entered != CUDA_SUCCESS) return entered;                                                     \
+    if (__builtin_expect(__atomic_load_n(&gs_driver.initialized, __ATOMIC_RELAXED) != 1, 0))         \
+      return CUDA_ERROR_NOT_INITIALIZED;                                                             \
+  } while (0)
+
+/* Answers the current context in `variable`, or returns the driver's error. */
+#define NEED_CONTEXT(variable)                                    \
+  struct gs_context *variable = gs_thread.current;                \
+  if (!variable) return CUDA_ERROR_INVALID_CONTEXT;               \
+  if (!variable->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED
+
+/* devices.c */
+struct gs_device *gs_device_of(CUdevice ordinal); /* NULL: no such device */
+
+/* context.c: makes the device's primary context alive; the caller holds gs_driver.mutex. */
+bool gs_context_valid(const struct gs_context *context);
+
+/* memory.c: frees the memory of a context that ends. */
+void gs_memory_release_context(struct gs_context *context);
+
+/* pool.c */
+void gs_pool_init(struct gs_device *device);
+void gs_pool_trim_device(struct gs_device *device); /* at a synchronisation */
+void gs_pool_release(struct gs_pool *pool, uint64_t bytes);
+void gs_pool_empty_device(struct gs_device *device); /* gives back all that its pools keep unused */
+void gs_pool_reset_device(struct gs_device *device); /* likewise; the caller holds gs_driver.mutex */
+
+/* stream.c */
+bool gs_stream_valid(CUstream stream);
+void gs_stream_worked(CUstream stream, uint64_t mark); /* its last work ends at the mark */
+void gs_stream_wait_mark(CUstream stream, uint64_t mark);
+
+/* stream.c, event.c, module.c: objects of a context that ends. */
+void gs_streams_release_context(struct gs_context *context);
+void gs_events_release_context(struct gs_context *context);
+void gs_modules_release_context(struct gs_context *context);
+
+/* objects.c: objects of one type, at addresses that stay readable after they were freed. */
+struct gs_objects {
+  size_t object_bytes;
+  size_t capacity;
+  char *base;
+  size_t used;
+  struct gs_object *free_list, *free_tail;
+};
+void *gs_object_new(struct gs_objects *objects, struct gs_context *context); /* zeroed; NULL: no room */
+bool gs_object_alive(const struct gs_objects *objects, const void *object);
+void gs_object_free(struct gs_objects *objects, void *object);
+/* Calls `release` for each living object of the context. */
+void gs_objects_of(struct gs_objects *objects, struct gs_context *context, void (*release)(void *object));
+
+#endif

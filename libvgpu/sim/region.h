@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * region.h - the state that all processes using the simulated cards share: one memory-mapped file,
+ * $GPUSIM_DIR/region, created by its first user from $GPUSIM_DIR/config.
+ *
+ * Who writes what: a client's slot is written by that client, or by a reaper once the client is dead. A GPU's
+ * books (used, high water, held[], engine) are written under that GPU's lock only.
+ *
+ * Liveness: each client holds a POSIX record lock on one byte of the region file for as long as it lives. The
+ * kernel drops it when the process ends, however it ends, and it can be asked about from any pid namespace.
+ * Closing any descriptor of the region file drops all of a process' locks, so no descriptor is ever closed.
+ *
+ * A slot goes FREE -> READY by its new owner and READY -> FREE by a reaper that saw its byte unlocked, both under
+ * the claim lock of the slot's kind; the owner locks the byte before the slot is READY. So "READY and unlocked"
+ * means dead, and memory held by a slot always belongs to the process that is named in it.
+ */
+#ifndef GPUSIM_REGION_H
+#define GPUSIM_REGION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+  GS_MAX_GPUS = 16,
+  GS_CUDA_SLOTS = 1024,                       /* processes with libcuda loaded and used */
+  GS_WATCH_SLOTS = 254,                       /* users of NVML and of the control tool */
+  GS_JANITOR_SLOT = GS_CUDA_SLOTS + GS_WATCH_SLOTS, /* two: who cleans up when a kind has no slot left */
+  GS_SLOTS = GS_JANITOR_SLOT + 2,
+  GS_MAX_FUNCTIONS = 1024, /* 620 of libcuda, then 332 of libnvidia-ml; see generate.sh */
+  GS_MAX_FAULTS = 32,
+  GS_NAME_BYTES = 96,
+  GS_BUCKETS = 16,         /* history kept of a GPU's busy time */
+  GS_BUCKET_NS = 100000000 /* 100 ms */
+};
+
+#define GS_MAGIC 0x314d495355504753ULL /* "SGPUSIM1" */
+#define GS_LAYOUT_VERSION 1u
+
+enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_READY = 1 };
+enum gs_slot_kind { GS_KIND_CUDA = 0, GS_KIND_WATCH = 1 };
+enum gs_backing { GS_BACKING_REAL = 0, GS_BACKING_NONE = 1 };
+
+/* What a card is; fixed when the region is created. */
+struct gs_card {
+  char name[GS_NAME_BYTES];
+  char uuid[48]; /* "GPU-" and 36 characters, NUL terminated */
+  uint8_t uuid_bytes[16];
+  uint64_t memory_bytes;   /* what NVML calls total */
+  uint64_t reserved_bytes; /* part of memory_bytes that the driver keeps */
+  uint64_t dram_bytes_per_second;
+  uint64_t pcie_bytes_per_second;
+  uint32_t sms;
+  uint32_t compute_major, compute_minor;
+  uint32_t sm_clock_mhz, memory_clock_mhz, memory_bus_bits, l2_bytes, power_limit_mw;
+  uint32_t pci_domain, pci_bus, pci_device, pci_device_id; /* pci_device_id: device << 16 | vendor */
+  int32_t numa_node;
+};
+
+struct gs_settings {
+  uint32_t gpu_count;
+  uint32_t device_nodes;
+  uint32_t cuda_version;
+  uint32_t backing; /* enum gs_backing */
+  uint64_t context_overhead_bytes;
+  uint64_t pitch_alignment_bytes;
+  uint64_t kernel_ns; /* duration of a kernel whose name states none */
+  char driver_version[32];
+};
+
+/* A process' work on one GPU's engine; see engine.c. */
+struct gs_queue {
+  uint64_t end_v;      /* virtual time at which all that was enqueued is done; idle if <= the engine's */
+  uint64_t enqueued_ns; /* work ever enqueued */
+  uint64_t busy_ns;     /* GPU time ever received */
+  uint64_t bucket_ns[GS_BUCKETS];
+  uint64_t bucket_index[GS_BUCKETS];
+};
+
+struct gs_gpu {
+  struct gs_card card;
+  uint8_t pad0[64];
+  uint32_t lock; /* lock.c */
+  uint32_t pad1;
+  uint64_t used_bytes; /* sum of held_bytes */
+  uint64_t high_water_bytes;
+  uint64_t virtual_ns; /* engine.c from here */
+  uint64_t updated_ns;
+  uint64_t busy_ns;
+  uint64_t bucket_ns[GS_BUCKETS];
+  uint64_t bucket_index[GS_BUCKETS];
+  uint64_t rx_bytes, tx_bytes; /* copied host to device, device to host */
+  uint64_t held_bytes[GS_SLOTS];
+  struct gs_queue queues[GS_CUDA_SLOTS];
+};
+
+struct gs_client {
+  uint32_t state;      /* enum gs_slot_state, atomic */
+  uint32_t generation; /* one more with each owner */
+  int32_t pid;         /* in the client's own namespace */
+  uint32_t pad;
+  uint64_t image; /* random number that the kernel gives each program image: tells a process from what it execs */
+  uint64_t calls[GS_MAX_FUNCTIONS];
+};
+
+struct gs_fault {
+  uint32_t armed; /* atomic */
+  int32_t gpu;    /* index, -1 any */
+  int32_t pid;    /* as the process sees itself, 0 any */
+  int32_t result; /* 0: only the delay */
+  uint32_t delay_ms;
+  uint32_t pad;
+  uint64_t after; /* matching calls let through first; atomic */
+  uint64_t count; /* calls left to fail; UINT64_MAX without end; atomic */
+  char call[64];
+  uint8_t functions[GS_MAX_FUNCTIONS / 8];
+};
+
+struct gs_region {
+  uint64_t magic; /* written last */
+  uint32_t layout_version;
+  uint32_t pad;
+  uint64_t region_bytes;
+  struct gs_settings settings;
+  uint32_t fault_count; /* armed faults, atomic */
+  uint32_t slot_high[2]; /* per kind: slots ever used; only grows */
+  uint64_t created_ns;
+  struct gs_fault faults[GS_MAX_FAULTS];
+  uint64_t past_calls[GS_MAX_FUNCTIONS]; /* of clients that are gone */
+  struct gs_gpu gpus[GS_MAX_GPUS];
+  struct gs_client clients[GS_SLOTS];
+};
+
+/* This process' (this library's) place in the region. */
+struct gs_self {
+  struct gs_region *region; /* NULL: not attached */
+  uint64_t *calls;          /* own counters; a private array while not attached */
+  struct gs_client *client;
+  uint32_t slot;
+  uint32_t lock_id;
+  int fd;
+};
+extern struct gs_self gs_self;
+
+/* Attaches as `kind`, creating the region if there is none. 0, or -errno: -ENOENT no directory (no simulated
+ * card on this machine), -EINVAL bad configuration, -EPROTO unknown layout, -EUSERS no slot. Idempotent.
+ * After a fork the child is detached and attaches as a client of its own. */
+int gs_attach(enum gs_slot_kind kind);
+
+/* Directory of region and config: $GPUSIM_DIR or /run/gpusim. */
+const char *gs_directory(void);
+
+/* Says whether the owner of `slot` still lives. The caller must know that the slot is READY. */
+bool gs_slot_alive(uint32_t slot);
+
+/* Pid of the slot's owner as seen from the caller's pid namespace; 0 if dead or not visible. */
+int gs_slot_pid(uint32_t slot);
+
+/* Takes back what dead clients hold on one GPU. The caller holds the GPU's lock. */
+void gs_reap_gpu_locked(struct gs_gpu *gpu);
+
+/* GPU lock; survives the death of its holder. Not recursive. */
+void gs_lock(struct gs_gpu *gpu);
+void gs_unlock(struct gs_gpu *gpu);
+
+/* Books bytes of device memory to this process. 0 or -ENOMEM. The high-water mark moves with it. */
+int gs_memory_take(struct gs_gpu *gpu, uint64_t bytes);
+void gs_memory_give(struct gs_gpu *gpu, uint64_t bytes);
+
+/* Bytes that living clients hold on the GPU now. */
+uint64_t gs_memory_used(struct gs_gpu *gpu);
+
+uint64_t gs_now_ns(void); /* CLOCK_MONOTONIC */
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * tool_status.c - gpusim status, reset-high-water and wait.
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "functions.h"
+#include "region.h"
+#include "tool.h"
+
+static uint32_t client_slots(void) {
+  return __atomic_load_n(&gs_self.region->slot_high[GS_KIND_CUDA], __ATOMIC_SEQ_CST);
+}
+
+static uint64_t calls_of(int function) {
+  struct gs_region *region = gs_self.region;
+  uint64_t sum = __atomic_load_n(&region->past_calls[function], __ATOMIC_RELAXED);
+  for (uint32_t slot = 0; slot < GS_SLOTS; slot++)
+    if (__atomic_load_n(&region->clients[slot].state, __ATOMIC_ACQUIRE) == GS_SLOT_READY)
+      sum += __atomic_load_n(&region->clients[slot].calls[function], __ATOMIC_RELAXED);
+  return sum;
+}
+
+/* JSON text; names in config are the user's. */
+static void print_text(const char *text) {
+  putchar('"');
+  for (; *text; text++) {
+    if (*text == '"' || *text == '\\') printf("\\%c", *text);
+    else if ((unsigned char)*text < 32) printf("\\u%04x", *text);
+    else putchar(*text);
+  }
+  putchar('"');
+}
+
+static void print_clients(struct gs_gpu *gpu, bool json) {
+  const char *separator = "";
+  for (uint32_t slot = 0; slot < client_slots(); slot++) {
+    uint64_t held = __atomic_load_n(&gpu->held_bytes[slot], __ATOMIC_RELAXED);
+    if (held == 0 || !gs_slot_alive(slot)) continue;
+    const char *form = json ? "%s{\"pid\": %d, \"used_bytes\": %llu}" : "%s      pid %-8d %15llu bytes\n";
+    printf(form, separator, gs_slot_pid(slot), (unsigned long long)held);
+    separator = json ? ", " : "";
+  }
+}
+
+static void print_calls(const char *title, int modelled) {
+  const char *separator = "";
+  printf("  \"%s\": {", title);
+  for (int i = 0; gs_functions[i].name; i++) {
+    uint64_t calls = gs_functions[i].modelled == modelled ? calls_of(i) : 0;
+    if (calls == 0) continue;
+    printf("%s\"%s\": %llu", separator, gs_functions[i].name, (unsigned long long)calls);
+    separator = ", ";
+  }
+  printf("}");
+}
+
+static void print_json(void) {
+  struct gs_region *region = gs_self.region;
+  printf("{\n  \"gpus\": [");
+  for (uint32_t i = 0; i < region->settings.gpu_count; i++) {
+    struct gs_gpu *gpu = &region->gpus[i];
+    uint64_t used = gs_memory_used(gpu);
+    printf("%s\n    {\"index\": %u, \"uuid\": \"%s\", \"model\": ", i ? "," : "", i, gpu->card.uuid);
+    print_text(gpu->card.name);
+    printf(", \"total_bytes\": %llu, \"reserved_bytes\": %llu, \"used_bytes\": %llu, \"high_water_bytes\": %llu, ",
+           (unsigned long long)gpu->card.memory_bytes, (unsigned long long)gpu->card.reserved_bytes,
+           (unsigned long long)used, (unsigned long long)gpu->high_water_bytes);
+    printf("\"busy_ns\": %llu, \"clients\": [", (unsigned long long)gpu->busy_ns);
+    print_clients(gpu, true);
+    printf("]}");
+  }
+  printf("],\n");
+  print_calls("calls", 1);
+  printf(",\n");
+  print_calls("unsupported", 0);
+  printf("\n}\n");
+}
+
+static void print_plain(void) {
+  struct gs_region *region = gs_self.region;
+  for (uint32_t i = 0; i < region->settings.gpu_count; i++) {
+    struct gs_gpu *gpu = &region->gpus[i];
+    uint64_t used = gs_memory_used(gpu);
+    printf("GPU %u  %s  %s\n", i, gpu->card.name, gpu->card.uuid);
+    printf("      total %llu  reserved %llu  used %llu  high water %llu\n", (unsigned long long)gpu->card.memory_bytes,
+           (unsigned long long)gpu->card.reserved_bytes, (unsigned long long)used,
+           (unsigned long long)gpu->high_water_bytes);
+    print_clients(gpu, false);
+  }
+  for (int i = 0; gs_functions[i].name; i++) {
+    uint64_t calls = calls_of(i);
+    if (calls == 0) continue;
+    printf("%12llu %s%s\n", (unsigned long long)calls, gs_functions[i].name,
+           gs_functions[i].modelled ? "" : " (not modelled)");
+  }
+}
+
+int tool_status(int count, char **arguments) {
+  bool json = count == 1 && strcmp(arguments[0], "--json") == 0;
+  if (count > 0 && !json) return tool_misuse("unknown option", arguments[0]);
+  if (!tool_attach()) return 1;
+  if (json) print_json();
+  else print_plain();
+  return 0;
+}
+
+int tool_reset(int count, char **arguments) {
+  if (count > 0) return tool_misuse("unknown option", arguments[0]);
+  if (!tool_attach()) return 1;
+  for (uint32_t i = 0; i < gs_self.region->settings.gpu_count; i++) {
+    struct gs_gpu *gpu = &gs_self.region->gpus[i];
+    gs_lock(gpu);
+    gs_reap_gpu_locked(gpu);
+    gpu->high_water_bytes = gpu->used_bytes;
+    gs_unlock(gpu);
+  }
+  return 0;
+}
+
+/* Living processes that hold memory of some card. */
+static long long holders(void) {
+  long long number = 0;
+  for (uint32_t slot = 0; slot < client_slots(); slot++) {
+    bool holds = false;
+    for (uint32_t i = 0; i < gs_self.region->settings.gpu_count; i++)
+      holds = holds || __atomic_load_n(&gs_self.region->gpus[i].held_bytes[slot], __ATOMIC_RELAXED) > 0;
+    if (holds && gs_slot_alive(slot)) number++;
+  }
+  return number;
+}
+
+int tool_wait(int count, char **arguments) {
+  const struct timespec pause = {.tv_nsec = 5000000};
+  long long clients = 0;
+  long long seconds = 10;
+  for (int i = 0; i < count; i++) {
+    const char *argument = arguments[i];
+    const char *value = tool_option(count, arguments, &i, "--clients");
+    if (value ? tool_number(value, 0, GS_CUDA_SLOTS, &clients)
+              : (value = tool_option(count, arguments, &i, "--timeout")) && tool_number(value, 0, 86400, &seconds))
+      continue;
+    return tool_misuse("unknown option or bad value", argument);
+  }
+  if (!tool_attach()) return 1;
+  uint64_t deadline = gs_now_ns() + (uint64_t)seconds * 1000000000u;
+  while (clients > 0 ? holders() < clients : holders() > 0) {
+    if (gs_now_ns() > deadline) {
+      fprintf(stderr, "gpusim: wait: timed out with %lld processes holding memory\n", holders());
+      return 1;
+    }
+    nanosleep(&pause, NULL);
+  }
+  return 0;
+}
