@@ -55,6 +55,16 @@ func (r *resident) mustBeLimited(t *testing.T) {
 	}
 }
 
+// awaitRestart waits until kubelet has started the container again after a crash.
+func (r *resident) awaitRestart(t *testing.T) {
+	t.Helper()
+	r.restarts++
+	eventually(t, podTimeout, "the container is started again", func() (bool, string) {
+		status, phase := container(t, r.name)
+		return status.RestartCount == r.restarts && status.State.Running != nil, string(phase)
+	})
+}
+
 // registrations is how often the kubelet that runs now has had our resource registered.
 func registrations(t *testing.T) int {
 	t.Helper()
@@ -101,11 +111,7 @@ func TestContainerCrashIsRestartedWithItsLimit(t *testing.T) {
 	if err := env.cluster.CrashContainer(t.Context(), r.name, containerName); err != nil {
 		t.Fatal(err)
 	}
-	r.restarts++
-	eventually(t, podTimeout, "the container is started again", func() (bool, string) {
-		status, phase := container(t, r.name)
-		return status.RestartCount == r.restarts && status.State.Running != nil, string(phase)
-	})
+	r.awaitRestart(t)
 	r.mustRunOn(t)
 	r.mustBeLimited(t)
 	other.mustRunOn(t)

@@ -9,10 +9,16 @@ import (
 	"testing"
 )
 
-// ffmpegArgs make the checksums of frames that have been on the GPU.
-var ffmpegArgs = strings.Fields("-hide_banner -loglevel error -nostdin -init_hw_device cuda=gpu:0 " +
-	"-filter_hw_device gpu -f lavfi -i testsrc2=size=640x360:rate=10:duration=3 " +
-	"-vf format=nv12,hwupload,hwdownload,format=nv12 -f framemd5 -")
+// ffmpegArgs make the checksums of 30 frames; through the GPU, or without any.
+func ffmpegArgs(filters string) []string {
+	return strings.Fields("-hide_banner -loglevel error -nostdin -init_hw_device cuda=gpu:0 -filter_hw_device gpu " +
+		"-f lavfi -i testsrc2=size=640x360:rate=10:duration=3 -vf " + filters + " -f framemd5 -")
+}
+
+const (
+	throughGPU = "format=nv12,hwupload,hwdownload,format=nv12"
+	withoutGPU = "format=nv12"
+)
 
 func TestNodeOffersEverySlice(t *testing.T) {
 	count, err := env.cluster.Allocatable(t.Context(), resource)
@@ -97,8 +103,11 @@ func TestPodWithSeveralSlices(t *testing.T) {
 
 func TestFFmpegInPodGivesTheFramesOfAnUnslicedRun(t *testing.T) {
 	requireTool(t, "ffmpeg")
-	create(t, onePod("ffmpeg", 1, append([]string{"ffmpeg"}, ffmpegArgs...)...))
-	want := onNode(t, "ffmpeg", ffmpegArgs...)
+	create(t, onePod("ffmpeg", 1, append([]string{"ffmpeg"}, ffmpegArgs(throughGPU)...)...))
+	want := onNode(t, "ffmpeg", ffmpegArgs(throughGPU)...)
+	if plain := onNode(t, "ffmpeg", ffmpegArgs(withoutGPU)...); plain != want {
+		t.Fatalf("the simulated GPU changes frames even without a slice:\n%s\nwithout GPU:\n%s", want, plain)
+	}
 	log, code := awaitEnd(t, "ffmpeg")
 	if code != 0 {
 		t.Fatalf("ffmpeg ended with %d:\n%s", code, log)
