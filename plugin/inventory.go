@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// The inventory: which slices are offered, and in what health. It keeps the latest state and wakes its readers; it
+// is never a queue, so a slow kubelet stream misses intermediate states and never the last one.
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/vgpud/vgpud/plugin/ledger"
+)
+
+// NoNUMA is the NUMA node of a GPU that has none (sysfs says -1): no topology is sent then.
+const NoNUMA = -1
+
+// ReasonMemoryCommitted is the reason of a free slice that the GPU's memory book cannot serve any more.
+const ReasonMemoryCommitted = "memory-committed"
+
+// GPU is one GPU as the tick sees it: what is cut, where it is, and how it is.
+type GPU struct {
+	ledger.GPU
+	NUMA   int // NUMA node, or NoNUMA
+	Health Health
+}
+
+// Health is the verdict on a GPU. The zero value is healthy.
+type Health struct {
+	Reason string // empty: healthy
+	// Hard faults (GPU lost, XID) also mark allocated slices and make Allocate refuse. Soft ones (contention) mark
+	// free slices only, and IDs that the kubelet picked an instant before are still served.
+	Hard bool
+	// MarkAllocated marks allocated slices for a soft reason too: the operator's choice.
+	MarkAllocated bool
+}
+
+// Slot is one slice as the kubelet is told about it.
+type Slot struct {
+	ID     string
+	Reason string // why it is Unhealthy; empty: Healthy
+	NUMA   int    // NUMA node, or NoNUMA
+}
+
+// Healthy reports whether the slice is offered.
+func (s Slot) Healthy() bool { return s.Reason == "" }
+
+// Inventory holds the GPUs of the node and derives the slots from them and from the ledger.
+type Inventory struct {
+	books *ledger.Ledger
+
+	mu        sync.Mutex
+	gpus      []GPU
+	nodeFault string        // reason that holds for every free slice, such as an unusable library
+	slots     []Slot        // never changed in place
+	changed   chan struct{} // closed when slots is replaced
+}
+
+// NewInventory returns an empty inventory over the books.
+func NewInventory(books *ledger.Ledger) *Inventory {
+	return &Inventory{books: books, changed: make(chan struct{})}
+}
+
+// Update replaces the GPUs (and the ledger's view of them). A list that the kubelet could not receive, or an
+// impossible GPU, is refused with an error that holds the numbers; the inventory then keeps what it had.
+func (inv *Inventory) Update(gpus []GPU) error {
+	if err := checkGPUs(gpus); err != nil {
+		return err
+	}
+	sorted := slices.Clone(gpus)
+	slices.SortFunc(sorted, func(a, b GPU) int { return cmp.Compare(a.UUID, b.UUID) })
+	cut := make([]ledger.GPU, 0, len(sorted))
+	for _, g := range sorted {
+		cut = append(cut, g.GPU)
+	}
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.books.SetGPUs(cut)
+	inv.gpus = sorted
+	inv.recomputeLocked()
+	return nil
+}
+
+// Refresh derives the slots again, after the books have changed.
+func (inv *Inventory) Refresh() {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.recomputeLocked()
+}
+
+// setNodeFault marks every free slice with reason; an empty one takes the mark back.
+func (inv *Inventory) setNodeFault(reason string) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.nodeFault = reason
+	inv.recomputeLocked()
+}
+
+// Slots returns the current slots, sorted by GPU and number, and a channel that is closed when they change. The
+// caller does not change the slice.
+func (inv *Inventory) Slots() ([]Slot, <-chan struct{}) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	return inv.slots, inv.changed
+}
+
+// hardFault returns the hard fault of the GPU that a device ID belongs to, or "".
+func (inv *Inventory) hardFault(id string) string {
+	uuid, _, err := ledger.ParseSliceID(id)
+	if err != nil {
+		return ""
+	}
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for _, g := range inv.gpus {
+		if g.UUID == uuid && g.Health.Hard {
+			return g.Health.Reason
+		}
+	}
+	return ""
+}
+
+func (inv *Inventory) recomputeLocked() {
+	fresh := deriveSlots(inv.gpus, inv.nodeFault, inv.books.Held(), inv.books.Books())
+	if slices.Equal(fresh, inv.slots) {
+		return
+	}
+	inv.slots = fresh
+	close(inv.changed)
+	inv.changed = make(chan struct{})
+}
+
+// deriveSlots is the pure heart of the inventory. gpus are sorted by UUID.
+func deriveSlots(gpus []GPU, nodeFault string, held map[string]bool, books []ledger.BookRow) []Slot {
+	heldBytes := map[string]uint64{}
+	for _, row := range books {
+		heldBytes[row.UUID] = row.HeldBytes
+	}
+	slots := []Slot{}
+	for _, g := range gpus {
+		room := roomFor(g, heldBytes[g.UUID])
+		for n := range g.Slices {
+			slot := Slot{ID: ledger.SliceID(g.UUID, n), NUMA: g.NUMA}
+			switch free := !held[slot.ID]; {
+			case g.Health.Reason != "" && (free || g.Health.Hard || g.Health.MarkAllocated):
+				slot.Reason = g.Health.Reason
+			case free && nodeFault != "":
+				slot.Reason = nodeFault
+			case free && room == 0:
+				slot.Reason = ReasonMemoryCommitted
+			case free:
+				room--
+			}
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
+// roomFor says how many default slices the GPU's book can still serve.
+func roomFor(g GPU, heldBytes uint64) uint64 {
+	slice := g.SliceBytes()
+	if slice == 0 || heldBytes >= g.UsableBytes {
+		return 0
+	}
+	return (g.UsableBytes - heldBytes) / slice
+}
+
+// checkGPUs refuses what no kubelet could be told.
+func checkGPUs(gpus []GPU) error {
+	seen := map[string]bool{}
+	for _, g := range gpus {
+		if g.UUID == "" || seen[g.UUID] {
+			return fmt.Errorf("GPU %q is listed twice or has no UUID", g.UUID)
+		}
+		seen[g.UUID] = true
+		if g.Slices < 1 {
+			return fmt.Errorf("GPU %s: %d slices; at least 1 is needed", g.UUID, g.Slices)
+		}
+		if id := ledger.SliceID(g.UUID, g.Slices-1); len(id) > ledger.MaxIDBytes {
+			return fmt.Errorf("device ID %s has %d characters; the kubelet's limit is %d", id, len(id), ledger.MaxIDBytes)
+		}
+		if g.SliceBytes() == 0 {
+			return fmt.Errorf("GPU %s: %d slices of %d usable bytes leave less than 1 MiB each", g.UUID, g.Slices, g.UsableBytes)
+		}
+	}
+	return checkListBytes(gpus)
+}

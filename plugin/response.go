@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// What a container gets: the allocate response of a record. Pure.
+package plugin
+
+import (
+	"path/filepath"
+	"strings"
+
+	v1beta1 "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/vgpud/vgpud/plugin/ledger"
+)
+
+// Names that appear in containers and on the host.
+const (
+	// AllocationVariable carries the allocation key. It is how an allocation is found again in the kubelet's
+	// checkpoint, which keeps the response next to the pod's UID.
+	AllocationVariable = "VGPUD_ALLOCATION"
+	// PreloadFile is what the dynamic loader of every program in the container reads.
+	PreloadFile = "/etc/ld.so.preload"
+
+	libraryName = "libvgpu.so"
+	preloadName = "ld.so.preload"
+	limitsName  = "limits"
+	usageName   = "usage"
+
+	visibleDevices = "NVIDIA_VISIBLE_DEVICES"
+	noDevices      = "void" // tells the NVIDIA runtime to add nothing: CDI does
+)
+
+// Response builds what the kubelet keeps and replays for the container's life, so everything it names has to stay
+// valid that long: the library by build ID, the pages by allocation key.
+func Response(rec ledger.Record, cfg Config) *v1beta1.ContainerAllocateResponse {
+	uuids := make([]string, 0, len(rec.Grants))
+	for _, g := range rec.Grants {
+		uuids = append(uuids, g.UUID)
+	}
+	response := &v1beta1.ContainerAllocateResponse{
+		Envs:   map[string]string{AllocationVariable: rec.Key},
+		Mounts: mounts(rec, cfg),
+	}
+	if cfg.Strategy == StrategyCDI {
+		response.Envs[visibleDevices] = noDevices
+		for _, uuid := range uuids {
+			response.CdiDevices = append(response.CdiDevices, &v1beta1.CDIDevice{Name: cfg.CDIKind + "=" + uuid})
+		}
+	} else {
+		response.Envs[visibleDevices] = strings.Join(uuids, ",")
+	}
+	return response
+}
+
+// mounts lists the four files of an allocation: each is bound by itself, never a directory.
+func mounts(rec ledger.Record, cfg Config) []*v1beta1.Mount {
+	build := filepath.Join(cfg.LibraryDir, rec.BuildID)
+	host := pagesPath(cfg, rec.Key)
+	inside := filepath.Join(cfg.ContainerDir, "alloc", rec.Key)
+	return []*v1beta1.Mount{
+		{ContainerPath: filepath.Join(cfg.ContainerDir, libraryName), HostPath: filepath.Join(build, libraryName), ReadOnly: true},
+		{ContainerPath: PreloadFile, HostPath: filepath.Join(build, preloadName), ReadOnly: true},
+		{ContainerPath: filepath.Join(inside, limitsName), HostPath: filepath.Join(host, limitsName), ReadOnly: true},
+		{ContainerPath: filepath.Join(inside, usageName), HostPath: filepath.Join(host, usageName)},
+	}
+}
+
+// pagesPath is the host directory of an allocation's pages.
+func pagesPath(cfg Config, key string) string { return filepath.Join(cfg.PagesDir, key) }
+
+// preloadContent is the one line of the preload file: the library's path as the container sees it.
+func preloadContent(containerDir string) string {
+	return filepath.Join(containerDir, libraryName) + "\n"
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// The server: what is built once at start, and the state that outlives a registration.
+package plugin
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/vgpud/vgpud/plugin/ledger"
+)
+
+// Server offers the slices of this node under one resource name. Run may be called once.
+type Server struct {
+	cfg   Config
+	books *ledger.Ledger
+	inv   *Inventory
+	pages Pages
+	log   *slog.Logger
+
+	mu     sync.Mutex // guards status only
+	status Status
+}
+
+// Status is what the metrics say of the plugin.
+type Status struct {
+	Registered           bool // the kubelet has our list stream open
+	Registrations        uint64
+	RegistrationFailures uint64
+	Allocations          uint64
+	AllocationFailures   uint64
+	StartRefusals        uint64 // PreStartContainer calls that failed
+	LastError            string // of the latest failed registration; empty after a success
+}
+
+// New checks the configuration and builds a server with an empty inventory.
+func New(cfg Config, books *ledger.Ledger, pages Pages, log *slog.Logger) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.Timing = cfg.Timing.withDefaults()
+	return &Server{
+		cfg: cfg, books: books, inv: NewInventory(books), pages: pages,
+		log: log.With("component", "plugin", "resource", cfg.ResourceName),
+	}, nil
+}
+
+// Update tells the plugin, and the ledger, which GPUs there are and how they are. It is called before Run and on
+// every tick; only a change reaches the kubelet. An error (a list too large, an impossible GPU) leaves everything
+// as it was.
+func (s *Server) Update(gpus []GPU) error { return s.inv.Update(gpus) }
+
+// Slots returns the slots as the kubelet is told about them now.
+func (s *Server) Slots() []Slot {
+	slots, _ := s.inv.Slots()
+	return slots
+}
+
+// Status returns the counters.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+func (s *Server) count(change func(*Status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.status)
+}
+
+// prepare checks what has to be right before anything is offered, and brings back pages that a reboot took.
+func (s *Server) prepare() error {
+	if err := CheckLibrary(s.cfg, s.cfg.BuildID); err != nil {
+		return fmt.Errorf("offer no slices: %w", err)
+	}
+	for _, rec := range s.books.Snapshot() {
+		if err := restorePages(rec, s.cfg, s.pages); err != nil {
+			// The allocation cannot start again until it is put right (PreStartContainer says so); others can.
+			s.log.Error("pages of an allocation could not be restored", "allocation", rec.Key, "error", err)
+		}
+	}
+	return nil
+}
+
+// checkNode looks whether new containers could still load the library, and withdraws free slices if not.
+func (s *Server) checkNode() error {
+	err := CheckLibrary(s.cfg, s.cfg.BuildID)
+	if err != nil {
+		s.inv.setNodeFault(ReasonLibrary)
+		return err
+	}
+	s.inv.setNodeFault("")
+	return nil
+}
+
+// ReasonLibrary is the reason of every free slice while the installed library cannot be used.
+const ReasonLibrary = "library-unusable"
+
+// nodeCheckEvery is how often the installed library is checked while nothing happens.
+const nodeCheckEvery = 10 * time.Second
