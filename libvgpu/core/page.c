@@ -17,7 +17,7 @@ enum { READ_TRIES = 1000 };
 
 static void copy_text(uint8_t *to, size_t to_bytes, const uint8_t *from, size_t from_bytes) {
   for (size_t i = 0; i < to_bytes; i++) {
-    vgpu_store_relaxed(&to[i], i < from_bytes && i < to_bytes - 1 ? from[i] : (uint8_t)0);
+    vgpu_store_release(&to[i], i < from_bytes && i < to_bytes - 1 ? from[i] : (uint8_t)0);
   }
 }
 
@@ -94,12 +94,11 @@ int vgpu_limits_read(const struct vgpu_limits_page *page, uint32_t device, struc
   for (int tries = 0; tries < READ_TRIES; tries++) {
     uint32_t generation = vgpu_load(&entry->generation);
     for (int i = 0; i < VGPU_UUID_BYTES; i++) {
-      view->uuid[i] = vgpu_load_relaxed(&entry->uuid[i]);
+      view->uuid[i] = vgpu_load(&entry->uuid[i]);
     }
     view->uuid[VGPU_UUID_BYTES - 1] = 0;
-    view->slice_count = vgpu_load_relaxed(&entry->slice_count);
-    view->memory_limit_bytes = vgpu_load_relaxed(&entry->memory_limit_bytes);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    view->slice_count = vgpu_load(&entry->slice_count);
+    view->memory_limit_bytes = vgpu_load(&entry->memory_limit_bytes);
     if (generation % 2 == 0 && vgpu_load(&entry->generation) == generation) {
       return 0;
     }
