@@ -63,6 +63,6 @@ func newRootCommand() *cobra.Command {
 		// Completion scripts are of no use to a node agent.
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	root.AddCommand(newRunCommand(), newExecCommand(), newVersionCommand(), newDocsCommand())
+	root.AddCommand(newRunCommand(), newExecCommand(), newDemoCommand(), newVersionCommand(), newDocsCommand())
 	return root
 }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// cmd_demo.go is the subcommand that walks a newcomer through vgpud; package demo has the story.
+
+package main
+
+import (
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/vgpud/vgpud/agent/demo"
+	"github.com/vgpud/vgpud/plugin"
+)
+
+func newDemoCommand() *cobra.Command {
+	var options demo.Options
+	command := &cobra.Command{
+		Use:   "demo",
+		Short: "Walk through vgpud on a simulated GPU",
+		Long: `Walk through vgpud on two simulated GPUs with an in-process kubelet: registration, lists, a GPU that fails and
+recovers, an allocation, what a program in the slice sees, where it is refused, and the metrics. It needs no GPU, no
+cluster and no root, takes some seconds, and leaves nothing behind.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(command.Context(), unix.SIGTERM, unix.SIGINT)
+			defer stop()
+			if err := completeDemo(command, &options); err != nil {
+				return err
+			}
+			return demo.Run(ctx, options)
+		},
+	}
+	command.Flags().BoolVar(&options.JSON, "json", false, "print one JSON object per step")
+	command.Flags().BoolVar(&options.DryRun, "dry-run", false,
+		"show the protocol messages alone: no other process, made-up GPUs")
+	return command
+}
+
+// completeDemo fills in what depends on where the program is and on what it writes to.
+func completeDemo(command *cobra.Command, options *demo.Options) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	options.Program, options.SimDir = program, filepath.Join(filepath.Dir(program), "sim")
+	if options.Library, err = findLibrary(); err != nil {
+		return err
+	}
+	options.Environ = environment()
+	options.Out = command.OutOrStdout()
+	options.Pages = func(dir string) plugin.Pages { return &pageStore{directory: dir} }
+	variables := environmentMap(options.Environ)
+	file, isFile := options.Out.(*os.File)
+	options.Colour = isFile && term.IsTerminal(int(file.Fd())) && variables["NO_COLOR"] == "" && variables["TERM"] != "dumb"
+	return nil
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vgpud/vgpud/agent/demo"
+	"github.com/vgpud/vgpud/internal/require"
+	"github.com/vgpud/vgpud/plugin"
+)
+
+// demoStep is one line of `vgpud demo --json`, with the data that the tests look at.
+type demoStep struct {
+	Name string `json:"step"`
+	Data struct {
+		GPUs []struct {
+			TotalBytes uint64 `json:"total_bytes"`
+		} `json:"gpus"`
+		ResourceName string `json:"resource_name"`
+		Endpoint     string `json:"endpoint"`
+		Healthy      int    `json:"healthy"`
+		Unhealthy    int    `json:"unhealthy"`
+		Response     struct {
+			Envs   map[string]string `json:"envs"`
+			Mounts []struct {
+				ContainerPath string `json:"container_path"`
+				ReadOnly      bool   `json:"read_only"`
+			} `json:"mounts"`
+		} `json:"response"`
+		Without []struct {
+			CUDATotal uint64 `json:"cuda_total_bytes"`
+		} `json:"without_vgpud"`
+		Inside []struct {
+			CUDATotal uint64 `json:"cuda_total_bytes"`
+			NVMLTotal uint64 `json:"nvml_total_bytes"`
+		} `json:"in_the_slice"`
+		Limit     uint64   `json:"limit_bytes"`
+		Allocated uint64   `json:"allocated_bytes"`
+		HighWater uint64   `json:"card_high_water_bytes"`
+		Refusal   int      `json:"refusal_code"`
+		Samples   []string `json:"samples"`
+	} `json:"data"`
+}
+
+// decodeDemo reads what the demo printed, and checks that there was nothing else.
+func decodeDemo(t *testing.T, output []byte) map[string]demoStep {
+	t.Helper()
+	steps := map[string]demoStep{}
+	for d := json.NewDecoder(bytes.NewReader(output)); ; {
+		var step demoStep
+		err := d.Decode(&step)
+		if errors.Is(err, io.EOF) {
+			return steps
+		}
+		if err != nil {
+			t.Fatalf("output is not one JSON object per step: %v\n%s", err, output)
+		}
+		steps[step.Name] = step
+	}
+}
+
+// checkProtocol holds the messages that every form of the demo shows.
+func checkProtocol(t *testing.T, steps map[string]demoStep) {
+	t.Helper()
+	if got := steps["registration"].Data; got.ResourceName != "nvidia.com/gpu" || got.Endpoint == "" {
+		t.Errorf("registration of %q at %q", got.ResourceName, got.Endpoint)
+	}
+	for name, want := range map[string][2]int{"first-list": {8, 0}, "second-list": {4, 4}, "third-list": {8, 0}} {
+		if got := [2]int{steps[name].Data.Healthy, steps[name].Data.Unhealthy}; got != want {
+			t.Errorf("%s: healthy and unhealthy %v, want %v", name, got, want)
+		}
+	}
+	response := steps["allocate"].Data.Response
+	key := response.Envs[plugin.AllocationVariable]
+	readOnly := map[string]bool{}
+	for _, m := range response.Mounts {
+		readOnly[m.ContainerPath] = m.ReadOnly
+	}
+	if diff := cmp.Diff(map[string]bool{
+		"/usr/local/vgpud/libvgpu.so":               true,
+		"/etc/ld.so.preload":                        true,
+		"/usr/local/vgpud/alloc/" + key + "/limits": true,
+		"/usr/local/vgpud/alloc/" + key + "/usage":  false,
+	}, readOnly); diff != "" {
+		t.Errorf("mounts by container path, read-only or not (-want +got):\n%s", diff)
+	}
+}
+
+func TestDemoDryRun(t *testing.T) {
+	build := require.Build(t, "libvgpu.so")
+	var out bytes.Buffer
+	err := demo.Run(t.Context(), demo.Options{
+		Library: filepath.Join(build, "libvgpu.so"), Out: &out, JSON: true, DryRun: true,
+		Pages: func(dir string) plugin.Pages { return &pageStore{directory: dir} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := decodeDemo(t, out.Bytes())
+	checkProtocol(t, steps)
+	if len(steps) != 5 {
+		t.Errorf("a dry run has %d steps, want the 5 protocol messages", len(steps))
+	}
+}
+
+// TestDemo runs the built program as a newcomer does, and again as an ordinary user where the test may.
+func TestDemo(t *testing.T) {
+	build := require.Build(t)
+	sim := require.Sim(t)
+	_, err := os.Stat(filepath.Join(sim, "client"))
+	require.Need(t, "sim", err == nil, "build/sim/client is not built (make build)")
+
+	t.Run("as this user", func(t *testing.T) { testDemo(t, exec.Command(filepath.Join(build, "vgpud"), "demo", "--json")) })
+	t.Run("as nobody", func(t *testing.T) {
+		require.Root(t)
+		cmd := exec.Command(filepath.Join(build, "vgpud"), "demo", "--json")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		testDemo(t, cmd)
+	})
+}
+
+func testDemo(t *testing.T, cmd *exec.Cmd) {
+	// Go's own temporary directory: t.TempDir is private to this user and too long for sockets.
+	tmp, err := os.MkdirTemp("", "demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	if err := os.Chmod(tmp, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "VGPUD_SLICES_PER_GPU=7", "CUDA_DEVICE_MEMORY_LIMIT=1m")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	began := time.Now()
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, output, stderr.String())
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("the demo took %v, want less than 30 s", took)
+	}
+	if stderr.Len() > 0 {
+		t.Errorf("on stderr: %s", stderr.String())
+	}
+	steps := decodeDemo(t, output)
+	checkProtocol(t, steps)
+	const card, slice = 80 << 30, 20 << 30
+	if gpus := steps["cards"].Data.GPUs; len(gpus) != 2 || gpus[0].TotalBytes != card {
+		t.Errorf("cards: %+v", gpus)
+	}
+	view := steps["view"].Data
+	if len(view.Without) != 2 || len(view.Inside) != 2 || view.Without[0].CUDATotal != card ||
+		view.Inside[0].CUDATotal != slice || view.Inside[0].NVMLTotal != slice || view.Inside[1].CUDATotal != 0 {
+		t.Errorf("view: %+v without, %+v inside", view.Without, view.Inside)
+	}
+	if got := steps["refusal"].Data; got.Limit != slice || got.Allocated != slice || got.HighWater != slice || got.Refusal != 2 {
+		t.Errorf("refusal: %+v", got)
+	}
+	if !slices.ContainsFunc(steps["metrics"].Data.Samples, func(line string) bool {
+		return strings.Contains(line, `pod="md-benchmem-01"`)
+	}) {
+		t.Errorf("metrics without the pod's name: %q", steps["metrics"].Data.Samples)
+	}
+	if got := steps["stop"].Data.Allocated; got != slice {
+		t.Errorf("without the agent %d bytes were allocated, want %d", got, uint64(slice))
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left behind in the temporary directory: %v, %v", left, err)
+	}
+}
+
+// TestDemoSaysWhatIsMissing: without a simulator the error is about that.
+func TestDemoSaysWhatIsMissing(t *testing.T) {
+	err := demo.Run(t.Context(), demo.Options{Library: os.Args[0], SimDir: t.TempDir(), Out: io.Discard})
+	if err == nil || !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "make build") {
+		t.Errorf("error %v, want one that names make build", err)
+	}
+}
