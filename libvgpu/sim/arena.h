@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * arena.h - addresses of simulated device memory and pinned host memory. One reservation of address space is cut
+ * arena.h - addresses of simulated device memory. One reservation of address space is cut
  * into classes of block sizes (powers of two); pages appear when touched, so an 80 GB card costs nothing. Books
  * of who may have how much are not kept here.
  */
@@ -15,7 +15,7 @@ struct gs_context;
 struct gs_device;
 struct gs_pool;
 
-enum gs_block_kind { GS_BLOCK_DEVICE, GS_BLOCK_MANAGED, GS_BLOCK_POOL, GS_BLOCK_HOST };
+enum gs_block_kind { GS_BLOCK_DEVICE, GS_BLOCK_MANAGED, GS_BLOCK_POOL };
 
 struct gs_block {
   uint64_t bytes;      /* what the program asked for; 0: free */

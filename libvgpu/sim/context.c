@@ -5,6 +5,7 @@
  * made in it. Its handle stays readable: using it answers CUDA_ERROR_CONTEXT_IS_DESTROYED.
  */
 #include "driver.h"
+#include "host.h"
 
 static struct gs_objects contexts = {.object_bytes = sizeof(struct gs_context), .capacity = 16384};
 static uint64_t next_id = 1;
@@ -21,6 +22,7 @@ static CUresult begin(struct gs_context *context, struct gs_device *device, unsi
   context->overhead_bytes = overhead;
   context->id = next_id++;
   context->flags = flags;
+  context->limit_set = 0;
   context->alive = true;
   return CUDA_SUCCESS;
 }
@@ -31,7 +33,8 @@ static void end(struct gs_context *context) {
   context->alive = false;
   gs_streams_release_context(context);
   gs_events_release_context(context);
-  //gs_modules_release_context(context);
+  gs_modules_release_context(context);
+  gs_host_release_context(context);
   gs_memory_release_context(context);
   if (context->primary) gs_pool_reset_device(context->device);
   if (context->overhead_bytes) gs_memory_give(context->device->gpu, context->overhead_bytes);

@@ -23,7 +23,7 @@
 #define CU_API(name) CUresult impl_##name
 #define CU_ALIAS(name, other) /* read by generate.sh: `name` has the same interface as `other` */
 
-enum { GS_STACK_DEPTH = 30 };
+enum { GS_STACK_DEPTH = 30, GS_LIMITS = 7 };
 
 struct gs_object {
   struct gs_object *next_free;
@@ -47,6 +47,9 @@ struct gs_context {
   unsigned flags;
   unsigned api_version;
   unsigned attached; /* cuCtxAttach */
+  unsigned limit_set; /* one bit per limit that was set */
+  size_t limits[GS_LIMITS];
+  int cache_config, shared_config;
   bool alive;
   bool primary;
 };
@@ -119,7 +122,10 @@ struct gs_device *gs_device_of(CUdevice ordinal); /* NULL: no such device */
 /* context.c: makes the device's primary context alive; the caller holds gs_driver.mutex. */
 bool gs_context_valid(const struct gs_context *context);
 
-/* memory.c: frees the memory of a context that ends. */
+/* memory.c */
+CUresult gs_memory_allocate(struct gs_context *context, CUdeviceptr *out, uint64_t bytes);
+CUresult gs_memory_free(CUdeviceptr pointer);
+/* Frees the memory of a context that ends. */
 void gs_memory_release_context(struct gs_context *context);
 
 /* pool.c */

@@ -30,6 +30,10 @@ static CUresult allocate(struct gs_context *context, CUdeviceptr *out, uint64_t 
   return CUDA_SUCCESS;
 }
 
+CUresult gs_memory_allocate(struct gs_context *context, CUdeviceptr *out, uint64_t bytes) {
+  return allocate(context, out, bytes, GS_BLOCK_DEVICE);
+}
+
 CU_API(cuMemAlloc_v2)(CUdeviceptr *out, size_t bytes) {
   ENTER(cuMemAlloc_v2);
   NEED_CONTEXT(context);
@@ -65,13 +69,16 @@ static void give_back(const struct gs_block *block) {
   else if (block->held_bytes) gs_memory_give(block->device->gpu, block->held_bytes);
 }
 
-CU_API(cuMemFree_v2)(CUdeviceptr pointer) {
+CUresult gs_memory_free(CUdeviceptr pointer) {
   struct gs_block block;
-  ENTER(cuMemFree_v2);
-  if (pointer == 0) return CUDA_SUCCESS;
   if (!gs_arena_free(pointer, FREEABLE, &block)) return CUDA_ERROR_INVALID_VALUE;
   give_back(&block);
   return CUDA_SUCCESS;
+}
+
+CU_API(cuMemFree_v2)(CUdeviceptr pointer) {
+  ENTER(cuMemFree_v2);
+  return pointer == 0 ? CUDA_SUCCESS : gs_memory_free(pointer);
 }
 
 /* The caller holds gs_driver.mutex. */
@@ -96,7 +103,7 @@ CU_API(cuMemGetAddressRange_v2)(CUdeviceptr *base, size_t *bytes, CUdeviceptr po
   NEED_CONTEXT(context);
   (void)context;
   struct gs_block *block = gs_arena_find(pointer);
-  if (!block || block->kind == GS_BLOCK_HOST) return CUDA_ERROR_NOT_FOUND;
+  if (!block) return CUDA_ERROR_NOT_FOUND;
   if (base) *base = gs_arena_address(block);
   if (bytes) *bytes = block->bytes;
   return CUDA_SUCCESS;

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * copy.c - copies of one range. Real bytes move, at once, also in the calls with a stream: nothing that runs on
+ * a simulated card could change them later. A copy takes no simulated time. Calls without a stream first wait for
+ * the work before them.
+ */
+#include "copy.h"
+
+#include <string.h>
+
+enum gs_side gs_side_of(uint64_t address, uint64_t bytes) {
+  if (address == 0) return GS_SIDE_BAD;
+  if (!gs_arena_covers(address)) return GS_SIDE_HOST;
+  struct gs_block *block = gs_arena_find(address);
+  if (!block) return GS_SIDE_BAD;
+  uint64_t left = gs_arena_address(block) + block->bytes - address;
+  return bytes <= left ? GS_SIDE_DEVICE : GS_SIDE_BAD;
+}
+
+void gs_wait_all(struct gs_context *context) {
+  gs_engine_wait(context->device->gpu, gs_engine_mark(context->device->gpu));
+}
+
+void gs_move(struct gs_context *context, uint64_t target, enum gs_side target_side, uint64_t source,
+             enum gs_side source_side, uint64_t bytes) {
+  struct gs_gpu *gpu = context->device->gpu;
+  bool real = gs_arena_accessible() || (target_side == GS_SIDE_HOST && source_side == GS_SIDE_HOST);
+  if (target_side == GS_SIDE_DEVICE) gs_arena_touch(target);
+  if (target_side != source_side)
+    __atomic_fetch_add(target_side == GS_SIDE_DEVICE ? &gpu->rx_bytes : &gpu->tx_bytes, bytes, __ATOMIC_RELAXED);
+  if (real) memmove((void *)(uintptr_t)target, (const void *)(uintptr_t)source, bytes);
+}
+
+/* A copy between addresses of any kind. */
+static CUresult copy(uint64_t target, uint64_t source, uint64_t bytes, bool wait) {
+  NEED_CONTEXT(context);
+  if (bytes == 0) return CUDA_SUCCESS;
+  enum gs_side to = gs_side_of(target, bytes);
+  enum gs_side from = gs_side_of(source, bytes);
+  if (to == GS_SIDE_BAD || from == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
+  if (wait) gs_wait_all(context);
+  gs_move(context, target, to, source, from, bytes);
+  return CUDA_SUCCESS;
+}
+
+CU_API(cuMemcpy)(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
+  ENTER(cuMemcpy);
+  return copy(target, source, bytes, true);
+}
+
+CU_API(cuMemcpyAsync)(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream) {
+  ENTER(cuMemcpyAsync);
+  NEED_STREAM(stream);
+  return copy(target, source, bytes, false);
+}
+
+CU_API(cuMemcpyHtoD_v2)(CUdeviceptr target, const void *source, size_t bytes) {
+  ENTER(cuMemcpyHtoD_v2);
+  return copy(target, (uintptr_t)source, bytes, true);
+}
+
+CU_API(cuMemcpyHtoDAsync_v2)(CUdeviceptr target, const void *source, size_t bytes, CUstream stream) {
+  ENTER(cuMemcpyHtoDAsync_v2);
+  NEED_STREAM(stream);
+  return copy(target, (uintptr_t)source, bytes, false);
+}
+
+CU_API(cuMemcpyDtoH_v2)(void *target, CUdeviceptr source, size_t bytes) {
+  ENTER(cuMemcpyDtoH_v2);
+  return copy((uintptr_t)target, source, bytes, true);
+}
+
+CU_API(cuMemcpyDtoHAsync_v2)(void *target, CUdeviceptr source, size_t bytes, CUstream stream) {
+  ENTER(cuMemcpyDtoHAsync_v2);
+  NEED_STREAM(stream);
+  return copy((uintptr_t)target, source, bytes, false);
+}
+
+CU_API(cuMemcpyDtoD_v2)(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
+  ENTER(cuMemcpyDtoD_v2);
+  return copy(target, source, bytes, true);
+}
+
+CU_API(cuMemcpyDtoDAsync_v2)(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream) {
+  ENTER(cuMemcpyDtoDAsync_v2);
+  NEED_STREAM(stream);
+  return copy(target, source, bytes, false);
+}
+
+CU_API(cuMemcpyPeer)(CUdeviceptr target, CUcontext to, CUdeviceptr source, CUcontext from, size_t bytes) {
+  ENTER(cuMemcpyPeer);
+  if (!gs_context_valid(to) || !gs_context_valid(from)) return CUDA_ERROR_INVALID_CONTEXT;
+  return copy(target, source, bytes, true);
+}
+
+CU_API(cuMemcpyPeerAsync)
+(CUdeviceptr target, CUcontext to, CUdeviceptr source, CUcontext from, size_t bytes, CUstream stream) {
+  ENTER(cuMemcpyPeerAsync);
+  NEED_STREAM(stream);
+  if (!gs_context_valid(to) || !gs_context_valid(from)) return CUDA_ERROR_INVALID_CONTEXT;
+  return copy(target, source, bytes, false);
+}
