@@ -58,7 +58,8 @@ type parts struct {
 // app is the running daemon.
 type app struct {
 	config  Config
-	log     *slog.Logger
+	log     *slog.Logger // component=agent
+	baseLog *slog.Logger // for the parts, which set their own
 	sources monitor.Sources
 	books   *ledger.Ledger
 	pages   *pageStore
@@ -83,7 +84,7 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 	if parts.releaseAge == 0 {
 		parts.releaseAge = releaseAge
 	}
-	a := &app{config: config, log: log.With("component", "agent"), parts: parts, build: buildInfo(), policy: decide.Policy{
+	a := &app{config: config, log: log.With("component", "agent"), baseLog: log, parts: parts, build: buildInfo(), policy: decide.Policy{
 		SlicesPerGPU: config.SlicesPerGPU, MarginBytes: config.MemoryMarginBytes, RecoverAfter: recoverAfterTicks,
 		ReleaseAge: parts.releaseAge, ReleaseAfter: releaseAfterTicks}}
 	defer func() { err = errors.Join(err, a.close()) }()
@@ -128,12 +129,12 @@ func (a *app) open() error {
 		ResourceName: a.config.ResourceName, KubeletDir: a.config.KubeletDir, Strategy: a.config.DeviceListStrategy,
 		CDIKind: a.config.CDIKind, ContainerDir: a.config.ContainerDir, LibraryDir: a.libraryDir(),
 		BuildID: a.build.LibraryBuildID, PagesDir: a.config.PagesDir, Timing: a.parts.timing,
-	}, a.books, a.pages, a.log)
+	}, a.books, a.pages, a.baseLog)
 	if err != nil {
 		return fmt.Errorf("make plugin: %w", err)
 	}
 	if a.config.TextfileDir != "" {
-		a.publish = newPublisher(a.config.TextfileDir, a.log)
+		a.publish = newPublisher(a.config.TextfileDir, a.baseLog)
 		a.onClose(func(context.Context) error { return a.publish.close() })
 	}
 	return nil

@@ -29,12 +29,12 @@ func (a *app) loop(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		err := a.tick(ctx)
-		a.noted.change(a.log, "inventory", "the list of slices cannot be updated", err)
+		a.noted.change(a.log, "list of slices", err)
 		var changed error
 		if a.config.Changed() {
 			changed = errors.New("the configuration file was changed; it is read at the next start")
 		}
-		a.noted.change(a.log, "configuration", "configuration", changed)
+		a.noted.change(a.log, "configuration", changed)
 	}
 }
 
@@ -77,14 +77,14 @@ func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 		if !status.Up && !status.Absent {
 			fault = errors.New(status.Error)
 		}
-		a.noted.change(a.log, "source "+status.Name, "source "+status.Name+" does not answer", fault)
+		a.noted.change(a.log, "source "+status.Name, fault)
 	}
 	for _, verdict := range decisions.Allocations {
 		var fault error
 		if verdict.Tampered || verdict.OverLimit || verdict.Missing {
 			fault = errors.New(verdict.Reason)
 		}
-		a.noted.change(a.log, "allocation "+verdict.Key, "allocation "+verdict.Key+" is not as it should be", fault)
+		a.noted.change(a.log, "allocation "+verdict.Key, fault)
 	}
 }
 
@@ -125,7 +125,7 @@ func (a *app) applyAllocations(snapshot *monitor.Snapshot, decisions decide.Deci
 		if err == nil && !verdict.Release && snapshot.SourceUp(monitor.SourceKubelet) && !allocation.Absent && allocation.Owner.Known() {
 			err = a.identify(allocation)
 		}
-		a.noted.change(a.log, "apply "+verdict.Key, "allocation "+verdict.Key+" could not be put right", err)
+		a.noted.change(a.log, "putting right "+verdict.Key, err)
 	}
 	a.noted.keep(observed)
 }

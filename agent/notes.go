@@ -16,7 +16,7 @@ import (
 type notes struct{ said map[string]string }
 
 // change logs when the fault called name begins, changes or ends (nil).
-func (n *notes) change(log *slog.Logger, name, message string, fault error) {
+func (n *notes) change(log *slog.Logger, name string, fault error) {
 	if n.said == nil {
 		n.said = map[string]string{}
 	}
@@ -27,14 +27,14 @@ func (n *notes) change(log *slog.Logger, name, message string, fault error) {
 		log.Info("fault is over", "what", name)
 	case fault != nil && before != fault.Error():
 		n.said[name] = fault.Error()
-		log.Warn("fault", "what", name, "message", message, "error", fault)
+		log.Warn("fault", "what", name, "error", fault)
 	}
 }
 
 // keep forgets what was said of allocations that are no more.
 func (n *notes) keep(allocations map[string]monitor.Allocation) {
 	for name := range n.said {
-		for _, kind := range []string{"allocation ", "apply "} {
+		for _, kind := range []string{"allocation ", "putting right "} {
 			if key, found := strings.CutPrefix(name, kind); found {
 				if _, exists := allocations[key]; !exists {
 					delete(n.said, name)

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
@@ -69,19 +71,52 @@ func (s *pageStore) removeLocked(key string) error {
 	return nil
 }
 
-// restoreUsage puts size and header of a tampered usage page back.
+// restoreUsage puts size and header of a tampered usage page back. Where what the processes wrote cannot be true
+// all the same, everything is wiped: each process finds its slot gone and registers again, with all that it holds.
 func (s *pageStore) restoreUsage(key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := limiter.RestoreUsage(s.path(key)); err != nil {
+		return err
+	}
+	if _, err := limiter.ReadUsage(s.path(key)); !errors.Is(err, limiter.ErrTampered) {
+		return err
+	}
+	if err := wipe(filepath.Join(s.path(key), limiter.UsageFile)); err != nil {
+		return err
+	}
 	return limiter.RestoreUsage(s.path(key))
 }
+
+// wipe writes zeros over a file. It is never cut: processes that have it mapped would be killed.
+func wipe(path string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("wipe usage page: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("wipe usage page: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxUsageBytes {
+		return fmt.Errorf("wipe usage page: %s is not a usage page", path)
+	}
+	if _, err := file.WriteAt(make([]byte, info.Size()), 0); err != nil {
+		return fmt.Errorf("wipe usage page: %w", err)
+	}
+	return nil
+}
+
+// maxUsageBytes is more than any usage page has.
+const maxUsageBytes = 4 << 20
 
 // restore makes both pages anew when one is gone: one without the other is of no use.
 func (s *pageStore) restore(key string, grants []ledger.Grant) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	missing := false
-	for _, name := range []string{"limits", "usage"} {
+	for _, name := range []string{limiter.LimitsFile, limiter.UsageFile} {
 		if _, err := os.Lstat(filepath.Join(s.path(key), name)); errors.Is(err, fs.ErrNotExist) {
 			missing = true
 		}

@@ -85,7 +85,7 @@ func (a *agentNode) start(ctx context.Context, kubeletDir string) (err error) {
 	go func() {
 		err := cmd.Wait()
 		if !a.stopping.Load() {
-			a.ended(fmt.Errorf("%w (%s); its last lines:\n%s", errAgentEnded, cmd.ProcessState, a.lastLines()))
+			a.ended(fmt.Errorf("%w: %s", errAgentEnded, cmd.ProcessState))
 		}
 		a.done <- err
 	}()
@@ -112,6 +112,8 @@ func (a *agentNode) fail(ctx context.Context) (string, error) {
 	return status[last].UUID, a.cards.lose(ctx, last)
 }
 
+func (a *agentNode) explain() string { return "the agent's last lines:\n" + a.lastLines() }
+
 func (a *agentNode) recover(ctx context.Context) error { return a.cards.restore(ctx) }
 
 func (a *agentNode) stop() error {
@@ -124,7 +126,11 @@ func (a *agentNode) stop() error {
 		err = nil
 	}
 	a.cmd = nil
-	if err = errors.Join(err, <-a.done); err != nil {
+	ended := <-a.done
+	if errors.Is(ended, context.Canceled) || errors.Is(ended, context.DeadlineExceeded) {
+		ended = nil // the demo itself was ended; it says so
+	}
+	if err = errors.Join(err, ended); err != nil {
 		return fmt.Errorf("stop agent: %w", err)
 	}
 	return nil

@@ -92,7 +92,7 @@ func parseLines(text string) []map[string]string {
 	var lines []map[string]string
 	for line := range strings.Lines(text) {
 		values := map[string]string{}
-		for _, word := range strings.FieldsSeq(line) {
+		for word := range strings.FieldsSeq(line) {
 			key, value, _ := strings.Cut(word, "=")
 			values[key] = value
 		}

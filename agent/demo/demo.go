@@ -48,6 +48,8 @@ type node interface {
 	// fail makes one card fail; recover takes that back. It returns the failed card's UUID.
 	fail(ctx context.Context) (uuid string, err error)
 	recover(ctx context.Context) error
+	// explain is what it has to say when a step failed; may be empty.
+	explain() string
 	// stop ends it in order; a second call does nothing.
 	stop() error
 }
@@ -101,6 +103,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	s.say("")
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
+			s.say("%s", s.node.explain())
 			return err
 		}
 	}

@@ -97,7 +97,7 @@ func (n *narrator) paintLine(line string) string {
 func wrap(paragraph string, width int) []string {
 	var lines []string
 	var line string
-	for _, word := range strings.FieldsSeq(paragraph) {
+	for word := range strings.FieldsSeq(paragraph) {
 		switch {
 		case line == "":
 			line = word

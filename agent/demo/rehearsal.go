@@ -68,6 +68,8 @@ func (r *rehearsal) fail(context.Context) (string, error) {
 
 func (r *rehearsal) recover(context.Context) error { return r.server.Update(madeUpGPUs()) }
 
+func (r *rehearsal) explain() string { return "" }
+
 func (r *rehearsal) stop() error {
 	if r.cancel == nil {
 		return nil

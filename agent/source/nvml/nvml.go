@@ -258,7 +258,26 @@ func (e *CodeError) Error() string {
 	if e.Code == nvml.ERROR_LIBRARY_NOT_FOUND {
 		return e.Operation + ": the library was not found (driver not installed, or --nvml-library wrong)"
 	}
-	return fmt.Sprintf("%s: %s (NVML code %d)", e.Operation, nvml.ErrorString(e.Code), int(e.Code))
+	if meaning, known := meanings[e.Code]; known {
+		return fmt.Sprintf("%s: %s (NVML code %d)", e.Operation, meaning, int(e.Code))
+	}
+	return fmt.Sprintf("%s: NVML code %d", e.Operation, int(e.Code))
+}
+
+// meanings are our own words: the library's text lies in its memory, which is gone when it is unloaded.
+var meanings = map[nvml.Return]string{
+	nvml.ERROR_UNINITIALIZED:           "not initialised",
+	nvml.ERROR_NOT_SUPPORTED:           "not supported",
+	nvml.ERROR_NO_PERMISSION:           "no permission",
+	nvml.ERROR_DRIVER_NOT_LOADED:       "the NVIDIA driver is not loaded",
+	nvml.ERROR_TIMEOUT:                 "timeout",
+	nvml.ERROR_IRQ_ISSUE:               "interrupts of a GPU do not arrive",
+	nvml.ERROR_GPU_IS_LOST:             "the GPU has fallen off the bus or cannot be reached",
+	nvml.ERROR_RESET_REQUIRED:          "the GPU has to be reset",
+	nvml.ERROR_LIB_RM_VERSION_MISMATCH: "the driver's kernel module and its library are of different versions",
+	nvml.ERROR_OPERATING_SYSTEM:        "the operating system blocks the GPU",
+	nvml.ERROR_MEMORY:                  "not enough memory",
+	nvml.ERROR_UNKNOWN:                 "internal error of the driver",
 }
 
 // Is makes lost cards known to errors.Is.

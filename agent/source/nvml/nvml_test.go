@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/internal/require"
 )
 
 // library is a scripted management library.
@@ -187,5 +188,33 @@ func TestMissingLibraryFile(t *testing.T) {
 	reader := New(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), time.Now)
 	if _, err := reader.GPUs(t.Context()); err == nil || !strings.Contains(err.Error(), "--nvml-library") {
 		t.Errorf("error %v does not say what to look at", err)
+	}
+}
+
+// The same with the real loader: a driver that is installed while the agent runs is found. The simulated driver
+// stands for it.
+func TestLibraryIsInstalledLater(t *testing.T) {
+	simulated := filepath.Join(require.Sim(t), "libnvidia-ml.so.1")
+	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	simulation := t.TempDir()
+	if err := os.WriteFile(filepath.Join(simulation, "config"), []byte("gpus = 2\nmemory = 80GiB\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GPUSIM_DIR", simulation)
+	now := time.Unix(1000, 0)
+	reader := New(path, func() time.Time { return now })
+	if _, err := reader.GPUs(t.Context()); err == nil {
+		t.Fatal("a library that is not there was loaded")
+	}
+	if err := os.Symlink(simulated, path); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(lastRetry)
+	gpus := read(t, reader)
+	if len(gpus) != 2 || gpus[1].TotalBytes != 80<<30 || gpus[1].Err != nil || !strings.HasPrefix(gpus[1].UUID, "GPU-") {
+		t.Errorf("%+v", gpus)
+	}
+	if err := reader.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// The whole agent, from Register over Allocate to the metrics file, against an in-process kubelet. The cards are
+// scripted; TestAgentOnSimulatedDriver has the simulated driver under the real NVML adapter.
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/source/fake"
+	"github.com/vgpud/vgpud/internal/require"
+	"github.com/vgpud/vgpud/limiter"
+	"github.com/vgpud/vgpud/plugin"
+	"github.com/vgpud/vgpud/plugin/kubelettest"
+)
+
+const (
+	gpuA      = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
+	gpuB      = "GPU-bbbbbbbb-0000-4000-8000-000000000001"
+	sliceSize = 8 << 30
+	testTick  = 100 * time.Millisecond
+)
+
+func card(uuid string, index int) source.GPU {
+	return source.GPU{UUID: uuid, Index: index, Model: "Simulated", TotalBytes: 10 * sliceSize, NUMANode: -1}
+}
+
+// logBuffer keeps what the agent logs.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBuffer) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// node is a machine with a kubelet, two cards and the directories of an agent.
+type node struct {
+	t       *testing.T
+	config  Config
+	kubelet *kubelettest.Kubelet
+	gpus    *fake.GPUs
+	parts   parts
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "node") // short: sockets lie in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(directory) })
+	n := &node{t: t, gpus: &fake.GPUs{}}
+	n.gpus.Set(card(gpuA, 0), card(gpuB, 1))
+	n.config = Config{
+		ResourceName: "nvidia.com/gpu", SlicesPerGPU: 10, DeviceListStrategy: plugin.StrategyEnvvar, CDIKind: "nvidia.com/gpu",
+		KubeletDir: filepath.Join(directory, "k"), StateDir: filepath.Join(directory, "state"),
+		PagesDir: filepath.Join(directory, "pages"), TextfileDir: filepath.Join(directory, "textfile"),
+		ContainerDir: "/usr/local/vgpud", TickInterval: testTick,
+		Library: filepath.Join(require.Build(t, "libvgpu.so"), "libvgpu.so"),
+	}
+	if err := os.Mkdir(n.config.TextfileDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.parts = parts{gpus: n.gpus, procRoot: t.TempDir(), mountPages: makePagesDir, releaseAge: time.Nanosecond,
+		timing: plugin.Timing{Poll: 50 * time.Millisecond, BackoffFirst: 100 * time.Millisecond}}
+	if err := os.Mkdir(filepath.Join(n.parts.procRoot, "proc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.kubelet, err = kubelettest.Start(n.config.KubeletDir, kubelettest.Options{PodResources: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.kubelet.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// running is an agent that runs.
+type running struct {
+	node *node
+	log  *logBuffer
+	stop func() // ends it in order, once, and checks that it ended well
+}
+
+// start runs the agent until stop is called or the test ends.
+func (n *node) start() *running {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{node: n, log: &logBuffer{}}
+	done := make(chan error, 1)
+	go func() {
+		done <- runAgent(ctx, n.config, slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})), n.parts)
+	}()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				n.t.Errorf("the agent ended with %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			n.t.Error("the agent does not stop")
+		}
+		if n.t.Failed() {
+			n.t.Logf("log of the agent:\n%s", r.log)
+		}
+	})
+	n.t.Cleanup(r.stop)
+	return r
+}
+
+// eventually polls until condition holds.
+func (r *running) eventually(what string, condition func() bool) {
+	r.node.t.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			r.node.t.Fatalf("never happened: %s\nlog:\n%s\nmetrics:\n%s", what, r.log, r.node.prom())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (r *running) allocatable(want int) {
+	r.node.t.Helper()
+	r.eventually(fmt.Sprintf("%d slices allocatable", want), func() bool {
+		_, allocatable := r.node.kubelet.Counts(r.node.config.ResourceName)
+		return allocatable == want
+	})
+}
+
+// prom is the text of the metrics file; empty when there is none.
+func (n *node) prom() string {
+	text, _ := os.ReadFile(filepath.Join(n.config.TextfileDir, metrics.FileName))
+	return string(text)
+}
+
+// value looks a series up; labels are name=value.
+func (n *node) value(name string, labels ...string) (float64, bool) {
+	n.t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(n.prom()))
+	if err != nil {
+		n.t.Fatalf("the official parser refuses the file: %v", err)
+	}
+	for _, metric := range families[name].GetMetric() {
+		if hasLabels(metric, labels) {
+			return metric.GetGauge().GetValue() + metric.GetCounter().GetValue(), true
+		}
+	}
+	return 0, false
+}
+
+func hasLabels(metric *dto.Metric, labels []string) bool {
+	have := map[string]bool{}
+	for _, pair := range metric.GetLabel() {
+		have[pair.GetName()+"="+pair.GetValue()] = true
+	}
+	for _, label := range labels {
+		if !have[label] {
+			return false
+		}
+	}
+	return true
+}
+
+// shows waits until a series has a value.
+func (r *running) shows(want float64, name string, labels ...string) {
+	r.node.t.Helper()
+	r.eventually(fmt.Sprintf("%s%v is %v", name, labels, want), func() bool {
+		got, found := r.node.value(name, labels...)
+		return found && got == want
+	})
+}
+
+// allocate admits a pod with one container and starts it.
+func (r *running) allocate(pod string, count int) (key string, devices []string) {
+	r.node.t.Helper()
+	ctx := r.node.t.Context()
+	got, err := r.node.kubelet.Allocate(ctx, kubelettest.Pod{UID: "uid-" + pod, Namespace: "md", Name: pod},
+		kubelettest.Container{Name: "gmx"}, r.node.config.ResourceName, count)
+	if err != nil {
+		r.node.t.Fatal(err)
+	}
+	if _, err := r.node.kubelet.StartContainer(ctx, "uid-"+pod, "gmx"); err != nil {
+		r.node.t.Fatal(err)
+	}
+	return got.Response.GetEnvs()["VGPUD_ALLOCATION"], got.DeviceIDs
+}
+
+func (n *node) pages(key string) string { return filepath.Join(n.config.PagesDir, key) }
+
+// From Register over Allocate to the metrics file, and back when the pod is gone.
+func TestWholeAgent(t *testing.T) {
+	n := newNode(t)
+	agent := n.start()
+	agent.allocatable(20)
+	agent.shows(1, "vgpud_plugin_registered")
+	agent.shows(10, "vgpud_slices", "gpu_uuid="+gpuA, "state=free")
+	key, devices := agent.allocate("benchmem-01", 1)
+	uuid, _, _ := strings.Cut(devices[0], "::")
+
+	book, err := limiter.OpenBook(n.pages(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	if limit := book.LimitBytes(0); limit != sliceSize {
+		t.Errorf("limit %d, want %d", limit, sliceSize)
+	}
+	if err := book.Reserve(0, limiter.KindDevice, sliceSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := book.Reserve(0, limiter.KindDevice, 1); !errors.Is(err, limiter.ErrOverLimit) {
+		t.Errorf("the byte beyond the limit: %v", err)
+	}
+	labels := []string{"allocation=" + key, "gpu_uuid=" + uuid, "namespace=md", "pod=benchmem-01", "container=gmx"}
+	agent.shows(sliceSize, "vgpud_slice_memory_limit_bytes", labels...)
+	agent.shows(sliceSize, "vgpud_slice_memory_used_bytes", labels...)
+	agent.shows(1, "vgpud_slice_memory_refusals_total", labels...)
+	agent.shows(1, "vgpud_slice_memory_allocations_total", labels...)
+	agent.shows(1, "vgpud_slice_info", append(labels, "slice="+devices[0])...)
+	agent.shows(1, "vgpud_slices", "gpu_uuid="+uuid, "state=allocated")
+	agent.shows(9, "vgpud_slices", "gpu_uuid="+uuid, "state=free")
+	agent.shows(sliceSize, "vgpud_gpu_memory_held_bytes", "gpu_uuid="+uuid)
+	agent.shows(1, "vgpud_allocations_total", "result=success")
+	for _, name := range []string{monitor.SourceNVML, monitor.SourceKubelet, monitor.SourcePodResources, monitor.SourcePages, monitor.SourceProcs} {
+		agent.shows(1, "vgpud_source_up", "source="+name)
+	}
+
+	if err := n.kubelet.RemovePod("uid-benchmem-01"); err != nil {
+		t.Fatal(err)
+	}
+	agent.eventually("the pages are removed", func() bool {
+		_, err := os.Stat(n.pages(key))
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	agent.shows(0, "vgpud_gpu_memory_held_bytes", "gpu_uuid="+uuid)
+	agent.shows(10, "vgpud_slices", "gpu_uuid="+uuid, "state=free")
+	if text := n.prom(); strings.Contains(text, key) {
+		t.Errorf("the metrics still name the allocation:\n%s", text)
+	}
+	agent.stop()
+	if _, err := os.Stat(filepath.Join(n.config.TextfileDir, metrics.FileName)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the metrics file after an orderly stop: %v", err)
+	}
+}
+
+// A card that fails is withdrawn, and returns; what is allocated on it stays.
+func TestGPUFailsAndRecovers(t *testing.T) {
+	n := newNode(t)
+	agent := n.start()
+	agent.allocatable(20)
+	broken := card(gpuA, 0)
+	broken.Err, broken.TotalBytes = errors.New("read memory: injected"), 0
+	n.gpus.Set(broken, card(gpuB, 1))
+	agent.allocatable(10)
+	agent.shows(0, "vgpud_gpu_healthy", "gpu_uuid="+gpuA, "reason=gpu-unreadable")
+	agent.shows(10, "vgpud_slices", "gpu_uuid="+gpuA, "state=withdrawn")
+	n.gpus.Set(card(gpuA, 0), card(gpuB, 1))
+	agent.allocatable(20)
+	agent.shows(1, "vgpud_gpu_healthy", "gpu_uuid="+gpuA, "reason=ok")
+	n.gpus.Fail(errors.New("the driver went away"))
+	agent.allocatable(0)
+	agent.shows(0, "vgpud_source_up", "source=nvml")
+	n.gpus.Set(card(gpuA, 0), card(gpuB, 1))
+	agent.allocatable(20)
+	if got := strings.Count(agent.log.String(), "the driver went away"); got > 4 {
+		t.Errorf("a lasting fault was logged %d times", got)
+	}
+}
+
+// Without a driver the agent registers with nothing to offer, and offers when the driver comes.
+func TestDriverComesLate(t *testing.T) {
+	n := newNode(t)
+	n.gpus.Fail(errors.New("no driver yet"))
+	agent := n.start()
+	agent.shows(1, "vgpud_plugin_registered")
+	agent.shows(0, "vgpud_source_up", "source=nvml")
+	n.gpus.Set(card(gpuA, 0))
+	agent.allocatable(10)
+}
+
+// Whatever happens to a usage page, the agent goes on, the page is put right and the limit is never raised.
+func TestTamperedPages(t *testing.T) {
+	n := newNode(t)
+	agent := n.start()
+	agent.allocatable(20)
+	key, _ := agent.allocate("p", 1)
+	usage := filepath.Join(n.pages(key), "usage")
+	info, err := os.Stat(usage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tamper := range map[string]func() error{
+		"truncated": func() error { return os.Truncate(usage, 0) },
+		"cut":       func() error { return os.Truncate(usage, info.Size()/2) },
+		"grown":     func() error { return os.Truncate(usage, info.Size()*16) },
+		"zeroed":    func() error { return overwrite(usage, make([]byte, info.Size())) },
+		"garbage":   func() error { return overwrite(usage, bytes.Repeat([]byte{0xa5, 0x00, 0xff}, int(info.Size())/3)) },
+		"unlinked":  func() error { return os.Remove(usage) },
+		"both gone": func() error { return errors.Join(os.Remove(usage), os.Remove(filepath.Join(n.pages(key), "limits"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := tamper(); err != nil {
+				t.Fatal(err)
+			}
+			agent.eventually("the page is readable and of its size", func() bool {
+				now, statErr := os.Stat(usage)
+				_, readErr := limiter.ReadUsage(n.pages(key))
+				return statErr == nil && readErr == nil && now.Size() == info.Size()
+			})
+			limits, err := limiter.ReadLimits(n.pages(key))
+			if err != nil || len(limits.Devices) != 1 || limits.Devices[0].MemoryLimitBytes != sliceSize {
+				t.Errorf("limits %+v, %v", limits, err)
+			}
+		})
+	}
+	agent.eventually("tampering is counted", func() bool {
+		count, _ := n.value("vgpud_tampered_pages_total")
+		return count >= 4
+	})
+}
+
+func overwrite(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Close())
+}
+
+// Allocations outlive the agent, and their pages outlive even a reboot that empties the tmpfs.
+func TestRestartAndReboot(t *testing.T) {
+	n := newNode(t)
+	agent := n.start()
+	agent.allocatable(20)
+	key, _ := agent.allocate("p", 2)
+	agent.shows(sliceSize, "vgpud_slice_memory_limit_bytes", "allocation="+key, "gpu_uuid="+gpuA, "pod=p")
+	agent.stop()
+	before, err := limiter.ReadLimits(n.pages(key))
+	if err != nil {
+		t.Fatalf("the pages after the agent has stopped: %v", err)
+	}
+	again := n.start()
+	again.allocatable(20)
+	again.shows(sliceSize, "vgpud_slice_memory_limit_bytes", "allocation="+key, "gpu_uuid="+gpuB, "pod=p")
+	if after, err := limiter.ReadLimits(n.pages(key)); err != nil || after.Epoch != before.Epoch {
+		t.Errorf("a restart of the agent touched the pages of a running container: %+v %+v %v", before, after, err)
+	}
+	again.stop()
+	if err := os.RemoveAll(n.config.PagesDir); err != nil {
+		t.Fatal(err)
+	}
+	rebooted := n.start()
+	rebooted.eventually("the pages are there again", func() bool {
+		limits, err := limiter.ReadLimits(n.pages(key))
+		return err == nil && len(limits.Devices) == 2 && limits.Devices[0].MemoryLimitBytes == sliceSize
+	})
+	if _, err := n.kubelet.StartContainer(t.Context(), "uid-p", "gmx"); err != nil {
+		rebooted.eventually("the container starts: "+err.Error(), func() bool {
+			_, err := n.kubelet.StartContainer(t.Context(), "uid-p", "gmx")
+			return err == nil
+		})
+	}
+}
+
+func TestOrphanedPagesAreRemovedAtStart(t *testing.T) {
+	n := newNode(t)
+	if err := os.Mkdir(n.config.PagesDir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	orphan := strings.Repeat("ab", 16)
+	if err := limiter.Create(n.pages(orphan), limiter.Limits{Key: orphan, Devices: []limiter.Device{{UUID: gpuA, SliceCount: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(n.pages("lost+found"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	agent := n.start()
+	agent.allocatable(20)
+	if _, err := os.Stat(n.pages(orphan)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("pages without a record: %v", err)
+	}
+	if _, err := os.Stat(n.pages("lost+found")); err != nil {
+		t.Errorf("a directory that is not ours: %v", err)
+	}
+}
+
+func TestSecondAgentIsRefused(t *testing.T) {
+	n := newNode(t)
+	agent := n.start()
+	agent.allocatable(20)
+	err := runAgent(t.Context(), n.config, slog.New(slog.DiscardHandler), n.parts)
+	if err == nil || !strings.Contains(err.Error(), n.config.StateDir) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+		t.Errorf("error %v, want the directory and the process that holds it", err)
+	}
+	agent.allocatable(20)
+}
+
+// What cannot be offered ends the start with the numbers, before anything is registered.
+func TestImpossibleConfigurationIsRefusedAtStart(t *testing.T) {
+	for name, change := range map[string]func(*node){
+		"slices below 1 MiB": func(n *node) { n.gpus.Set(source.GPU{UUID: gpuA, TotalBytes: 5 << 20}) },
+		"library missing":    func(n *node) { n.config.Library = "/nonexistent/libvgpu.so" },
+		"library no library": func(n *node) { n.config.Library = "/proc/self/cmdline" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			change(n)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := runAgent(ctx, n.config, slog.New(slog.DiscardHandler), n.parts); err == nil {
+				t.Error("the agent ran")
+			}
+			if attempts := n.kubelet.Attempts(); attempts != 0 {
+				t.Errorf("%d registrations", attempts)
+			}
+		})
+	}
+}
+
+// C50: without a usable textfile directory the agent serves, and says so once.
+func TestTextfileDirectoryMissing(t *testing.T) {
+	n := newNode(t)
+	if err := os.Remove(n.config.TextfileDir); err != nil {
+		t.Fatal(err)
+	}
+	agent := n.start()
+	agent.allocatable(20)
+	agent.allocate("p", 1)
+	agent.eventually("the fault is logged", func() bool { return strings.Contains(agent.log.String(), n.config.TextfileDir) })
+	time.Sleep(5 * testTick) // further ticks, in which it must not be said again
+	if got := strings.Count(agent.log.String(), "the older file stays in place"); got != 1 {
+		t.Errorf("said %d times, want once", got)
+	}
+	if err := os.Mkdir(n.config.TextfileDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	agent.shows(1, "vgpud_plugin_registered")
+}
+
+// A kubelet that restarts finds all slices again, and the running container keeps its allocation.
+func TestKubeletRestarts(t *testing.T) {
+	n := newNode(t)
+	agent := n.start()
+	agent.allocatable(20)
+	key, _ := agent.allocate("p", 1)
+	if err := n.kubelet.Restart(5 * testTick); err != nil {
+		t.Fatal(err)
+	}
+	agent.allocatable(20)
+	agent.shows(sliceSize, "vgpud_slice_memory_limit_bytes", "allocation="+key)
+}
+
+// The same from NVML up: the simulated driver under the real adapter.
+func TestAgentOnSimulatedDriver(t *testing.T) {
+	n := newNode(t)
+	n.config.NVMLLibrary = filepath.Join(require.Sim(t), "libnvidia-ml.so.1")
+	n.parts.gpus = nil
+	simulation := t.TempDir()
+	if err := os.WriteFile(filepath.Join(simulation, "config"), []byte("gpus = 2\nmemory = 80GiB\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GPUSIM_DIR", simulation)
+	agent := n.start()
+	agent.allocatable(20)
+	key, devices := agent.allocate("p", 1)
+	uuid, _, _ := strings.Cut(devices[0], "::")
+	agent.shows(sliceSize, "vgpud_slice_memory_limit_bytes", "allocation="+key, "gpu_uuid="+uuid, "pod=p")
+	agent.shows(80<<30, "vgpud_gpu_memory_total_bytes", "gpu_uuid="+uuid)
+}
