@@ -63,7 +63,7 @@ format: ## Format Go and C
 	@gofmt -w $$(git ls-files '*.go')
 	@clang-format -i $$(git ls-files 'libvgpu/*.[ch]')
 
-docs: build ## Write the generated pages of docs/ again
+docs: ## Write the generated pages of docs/ again
 	@OUT=$(OUT) scripts/gendocs.sh docs
 
 tools: ## Build the pinned linter into build/tools (once)

@@ -2,7 +2,7 @@
 // Copyright The vgpud Authors
 
 // options.go is the table of what can be configured. To add an option: a line here, a field in Config, a case in
-// config_test.go, and `make generate` for docs/config.md.
+// config_test.go, and `make docs` for docs/config.md.
 
 package main
 

@@ -18,7 +18,7 @@ parent=$(dirname "$(git rev-parse --show-toplevel)")
 case $parent in / | /tmp | /tmp/* | /var/tmp* | /root | /src | /usr/src | /go*) ;; *) homes+="|$parent/" ;; esac
 found=$(search "$homes") && say "paths of one machine:"$'\n'"$found"
 
-found=$(search '\b(TODO|FIXME|XXX)\b' | grep -vE '(TODO|FIXME)\(#[0-9]+\)') && say "loose ends without an issue number (write TODO(#12)):"$'\n'"$found"
+found=$(search '\b(TODO|FIXME|XXX)\b' ':!*.md' | grep -vE '(TODO|FIXME)\(#[0-9]+\)') && say "loose ends without an issue number (write TODO(#12)):"$'\n'"$found"
 
 found=$(search '^(<<<<<<<|>>>>>>>|=======$)') && say "conflict markers:"$'\n'"$found"
 found=$(search '[[:blank:]]+$' '*.go' '*.c' '*.h' '*.sh' '*.md' '*.def' '*Makefile' '*.yml') && say "blanks at the end of a line:"$'\n'"$found"
