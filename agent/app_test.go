@@ -257,6 +257,9 @@ func TestWholeAgent(t *testing.T) {
 	agent.shows(9, "vgpud_slices", "gpu_uuid="+uuid, "state=free")
 	agent.shows(sliceSize, "vgpud_gpu_memory_held_bytes", "gpu_uuid="+uuid)
 	agent.shows(1, "vgpud_allocations_total", "result=success")
+	if text := n.prom(); !strings.Contains(text, "vgpud_allocate_duration_seconds_count 1\n") || !strings.Contains(text, `vgpud_allocate_duration_seconds_bucket{le="5"} 1`) {
+		t.Errorf("the histogram of Allocate lacks the call:\n%s", text)
+	}
 	for _, name := range []string{monitor.SourceNVML, monitor.SourceKubelet, monitor.SourcePodResources, monitor.SourcePages, monitor.SourceProcs} {
 		agent.shows(1, "vgpud_source_up", "source="+name)
 	}
@@ -465,7 +468,7 @@ func TestTextfileDirectoryMissing(t *testing.T) {
 	agent.allocate("p", 1)
 	agent.eventually("the fault is logged", func() bool { return strings.Contains(agent.log.String(), n.config.TextfileDir) })
 	time.Sleep(5 * testTick) // further ticks, in which it must not be said again
-	if got := strings.Count(agent.log.String(), "the older file stays in place"); got != 1 {
+	if got := strings.Count(agent.log.String(), "msg=fault component=metrics what=\"the older metrics file stays in place\""); got != 1 {
 		t.Errorf("said %d times, want once", got)
 	}
 	if err := os.Mkdir(n.config.TextfileDir, 0o755); err != nil {

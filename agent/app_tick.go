@@ -168,7 +168,9 @@ func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metri
 		Slices: countSlices(a.server.Slots(), a.books.Held()),
 		Plugin: metrics.Plugin{Registered: status.Registered, Registrations: status.Registrations,
 			RegistrationFailures: status.RegistrationFailures, Allocations: status.Allocations,
-			AllocationFailures: status.AllocationFailures, StartRefusals: status.StartRefusals},
+			AllocationFailures: status.AllocationFailures, StartRefusals: status.StartRefusals,
+			Allocate: metrics.Durations{Count: status.AllocateDurations.Count, SumSeconds: status.AllocateDurations.Sum.Seconds(),
+				Buckets: status.AllocateDurations.Buckets()}},
 	}
 }
 

@@ -39,6 +39,7 @@ func (s *Server) GetPreferredAllocation(_ context.Context, request *v1beta1.Pref
 func (s *Server) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
 	start := time.Now()
 	response, err := s.allocate(request, start)
+	s.count(func(st *Status) { st.AllocateDurations.add(time.Since(start)) })
 	if err != nil {
 		s.count(func(st *Status) { st.AllocationFailures++ })
 		s.log.Error("refused an allocation", "devices", requestedIDs(request), "error", err)

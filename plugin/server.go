@@ -32,6 +32,7 @@ type Status struct {
 	RegistrationFailures uint64
 	Allocations          uint64
 	AllocationFailures   uint64
+	AllocateDurations    Durations // of every answer to Allocate, refusals included
 	StartRefusals        uint64 // PreStartContainer calls that failed
 	LastError            string // of the latest failed registration; empty after a success
 }

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Tests of vgpud exec. The test binary stands for vgpud: with the variable below it runs the command line.
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/internal/require"
+	"github.com/vgpud/vgpud/limiter"
+)
+
+const beVgpud = "VGPUD_TEST_BE_VGPUD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beVgpud) == "1" {
+		os.Unsetenv(beVgpud)
+		os.Exit(execute(newRootCommand(), os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// vgpudExec prepares `vgpud exec` with a slice of 1 GiB on a card that is named in full, so that no NVML is needed.
+// Files are kept below a directory that is returned.
+func vgpudExec(t *testing.T, arguments ...string) (command *exec.Cmd, base string) {
+	t.Helper()
+	runtime := shortTemp(t)
+	library := filepath.Join(require.Build(t, "libvgpu.so"), "libvgpu.so")
+	command = exec.Command(os.Args[0], append([]string{"exec", "--memory=1Gi", "--gpu=" + gpuA, "--library=" + library,
+		"--nvml-library=/nonexistent/libnvidia-ml.so.1"}, arguments...)...)
+	command.Env = append(withoutVariables(os.Environ(), "LD_PRELOAD", "CUDA_VISIBLE_DEVICES"), beVgpud+"=1", "XDG_RUNTIME_DIR="+runtime)
+	return command, filepath.Join(runtime, "vgpud")
+}
+
+func shortTemp(t *testing.T) string {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "exec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(directory) })
+	return directory
+}
+
+func withoutVariables(environ []string, names ...string) []string {
+	var kept []string
+	for _, line := range environ {
+		name, _, _ := strings.Cut(line, "=")
+		drop := false
+		for _, unwanted := range names {
+			drop = drop || name == unwanted
+		}
+		if !drop {
+			kept = append(kept, line)
+		}
+	}
+	return kept
+}
+
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	var exit *exec.ExitError
+	if err == nil {
+		return 0
+	}
+	if !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return exit.ExitCode()
+}
+
+// checkEmpty fails when something of a slice is left.
+func checkEmpty(t *testing.T, base string) {
+	t.Helper()
+	entries, err := os.ReadDir(base)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if len(entries) != 0 {
+		t.Errorf("left in %s: %v", base, entries)
+	}
+}
+
+func TestExecExitCodes(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		code      int
+		message   string
+	}{
+		{"success", []string{"--", "true"}, 0, ""},
+		{"no dashes", []string{"sh", "-c", "exit 7"}, 7, ""},
+		{"failure", []string{"--", "sh", "-c", "exit 3"}, 3, ""},
+		{"signal", []string{"--", "sh", "-c", "kill -TERM $$"}, 128 + 15, ""},
+		{"killed", []string{"--", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		{"no such command", []string{"--", "no-such-command"}, 127, "vgpud: no-such-command: command not found\n"},
+		{"no such file", []string{"--", "./no/such/file"}, 127, "vgpud: ./no/such/file: command not found\n"},
+		{"not executable", []string{"--", "/etc/passwd"}, 126, "vgpud: /etc/passwd: cannot be executed\n"},
+		{"no command", []string{"--"}, 1, "requires at least 1 arg"},
+		{"bad amount", []string{"--memory=4Gx", "--", "true"}, 125, `--memory: "4Gx"`},
+		{"no amount", []string{"--memory=", "--", "true"}, 125, "--memory is needed"},
+		{"GPU not in full", []string{"--gpu=0", "--", "true"}, 125, "full UUID"},
+		{"no library", []string{"--library=/nonexistent/libvgpu.so", "--", "true"}, 125, "/nonexistent/libvgpu.so"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			command, base := vgpudExec(t, test.arguments...)
+			var stderr bytes.Buffer
+			command.Stderr = &stderr
+			if code := exitCode(t, command.Run()); code != test.code {
+				t.Errorf("exit code %d, want %d (%s)", code, test.code, stderr.String())
+			}
+			if got := stderr.String(); !strings.Contains(got, test.message) || (test.message == "" && got != "") {
+				t.Errorf("stderr %q, want %q", got, test.message)
+			}
+			checkEmpty(t, base)
+		})
+	}
+}
+
+// What the command finds: our library before the user's, its pages with the limit, everything private to the user.
+func TestExecSlice(t *testing.T) {
+	command, base := vgpudExec(t, "--", "sh", "-c", `echo "$LD_PRELOAD $VGPUD_ALLOCATION $CUDA_VISIBLE_DEVICES $OWN"; read line`)
+	command.Env = append(command.Env, "LD_PRELOAD=libc.so.6", "OWN=kept")
+	stdin, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 4096)
+	count, err := stdout.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Fields(string(line[:count]))
+	if len(words) != 4 || words[2] != gpuA || words[3] != "kept" {
+		t.Fatalf("the command's environment: %q", words)
+	}
+	key := words[1]
+	if want := filepath.Join(base, key, "libvgpu.so") + ":libc.so.6"; words[0] != want {
+		t.Errorf("LD_PRELOAD %q, want %q", words[0], want)
+	}
+	limits, err := limiter.ReadLimits(filepath.Join(base, key, "alloc", key))
+	if err != nil || len(limits.Devices) != 1 || limits.Devices[0].UUID != gpuA || limits.Devices[0].MemoryLimitBytes != 1<<30 {
+		t.Errorf("limits %+v, %v", limits, err)
+	}
+	if info, err := os.Stat(base); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the base directory: %v, %v", info.Mode(), err)
+	}
+	stdin.Close()
+	if err := command.Wait(); err != nil && exitCode(t, err) != 1 { // read fails at the end of input
+		t.Error(err)
+	}
+	checkEmpty(t, base)
+}
+
+func TestExecKeepsVisibleDevices(t *testing.T) {
+	command, _ := vgpudExec(t, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+	command.Env = append(command.Env, "CUDA_VISIBLE_DEVICES="+gpuB+","+gpuA)
+	out, err := command.Output()
+	if err != nil || strings.TrimSpace(string(out)) != gpuB+","+gpuA {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// Signals reach the command; it decides what becomes of them.
+func TestExecForwardsSignals(t *testing.T) {
+	for _, number := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGQUIT} {
+		t.Run(unix.SignalName(number), func(t *testing.T) {
+			name := strings.TrimPrefix(unix.SignalName(number), "SIG")
+			command, base := vgpudExec(t, "--", "sh", "-c", `trap "exit 42" `+name+`; echo ready; while :; do sleep 0.05; done`)
+			command.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal sends signals of its own
+			stdout, err := command.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := command.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stdout.Read(make([]byte, 16)); err != nil {
+				t.Fatal(err)
+			}
+			if err := command.Process.Signal(number); err != nil {
+				t.Fatal(err)
+			}
+			if code := exitCode(t, command.Wait()); code != 42 {
+				t.Errorf("exit code %d: the command did not get the signal", code)
+			}
+			checkEmpty(t, base)
+		})
+	}
+}
+
+// What a killed vgpud exec leaves stays while its command runs, and goes with the next vgpud exec after that.
+func TestExecRemovesStaleDirectories(t *testing.T) {
+	killed, base := vgpudExec(t, "--", "sh", "-c", "echo $$; exec sleep 60")
+	stdout, err := killed.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(stdout, &pid); err != nil {
+		t.Fatal(err)
+	}
+	orphan, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = orphan.Kill() })
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = killed.Process.Wait()
+	runAgain := func() int {
+		again, _ := vgpudExec(t, "--", "true")
+		again.Env = append(again.Env, "XDG_RUNTIME_DIR="+filepath.Dir(base))
+		if err := again.Run(); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := os.ReadDir(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	if left := runAgain(); left != 1 {
+		t.Fatalf("%d directories while the orphan runs, want its one", left)
+	}
+	if err := orphan.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); runAgain() != 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the directory of a dead vgpud exec stays")
+		}
+	}
+}
+
+// Somebody else's directory, or one that others may write, is not used.
+func TestExecBase(t *testing.T) {
+	foreign := shortTemp(t)
+	if err := os.Mkdir(filepath.Join(foreign, "vgpud"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(foreign, "vgpud"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepareBase(filepath.Join(foreign, "vgpud")); err == nil {
+		t.Error("a directory that others may write was used")
+	}
+	link := filepath.Join(shortTemp(t), "vgpud")
+	if err := os.Symlink(shortTemp(t), link); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepareBase(link); err == nil {
+		t.Error("a symbolic link was used")
+	}
+	blank := filepath.Join(shortTemp(t), "a b")
+	if err := prepareBase(blank); err == nil || !strings.Contains(err.Error(), "blank") {
+		t.Errorf("a path that LD_PRELOAD cannot name: %v", err)
+	}
+	if err := prepareBase(filepath.Join(shortTemp(t), "vgpud")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExecBaseNotOnNoexec(t *testing.T) {
+	require.Root(t)
+	directory := shortTemp(t)
+	if err := unix.Mount("tmpfs", directory, "tmpfs", unix.MS_NOEXEC, "size=64k"); err != nil {
+		require.Need(t, "mount", false, "cannot mount a tmpfs")
+	}
+	t.Cleanup(func() { _ = unix.Unmount(directory, unix.MNT_DETACH) })
+	if err := prepareBase(filepath.Join(directory, "vgpud")); err == nil || !strings.Contains(err.Error(), "noexec") {
+		t.Errorf("a file system mounted noexec: %v", err)
+	}
+	base, err := execBase(map[string]string{"XDG_RUNTIME_DIR": directory, "TMPDIR": shortTemp(t)})
+	if err != nil || strings.HasPrefix(base, directory) {
+		t.Errorf("base %s, %v: want another place", base, err)
+	}
+}
+
+func TestChooseGPU(t *testing.T) {
+	gpus := []source.GPU{{UUID: gpuA}, {UUID: gpuB, Index: 1}, {UUID: "GPU-cc", Index: 2, Err: errors.New("broken")}}
+	down := errors.New("no driver")
+	for _, test := range []struct {
+		name, request, visible string
+		gpus                   []source.GPU
+		nvmlErr                error
+		want, fault            string
+	}{
+		{"first", "", "", gpus, nil, gpuA, ""},
+		{"index", "1", "", gpus, nil, gpuB, ""},
+		{"UUID", gpuB, "", gpus, nil, gpuB, ""},
+		{"beginning of a UUID", "GPU-bb", "", gpus, nil, gpuB, ""},
+		{"first visible", "", "1,0", gpus, nil, gpuB, ""},
+		{"first visible by UUID", "", gpuB, gpus, nil, gpuB, ""},
+		{"flag wins over visible", "0", "1", gpus, nil, gpuA, ""},
+		{"ambiguous", "GPU-", "", gpus, nil, "", "more than one"},
+		{"no such index", "7", "", gpus, nil, "", "no such GPU"},
+		{"negative", "-1", "", gpus, nil, "", "no such GPU"},
+		{"text", "a100", "", gpus, nil, "", "no such GPU"},
+		{"none visible", "", "-1", gpus, nil, "", "CUDA_VISIBLE_DEVICES"},
+		{"broken card", "2", "", gpus, nil, "", "broken"},
+		{"no card", "", "", nil, nil, "", "there is no GPU"},
+		{"no NVML, full UUID", gpuA, "", nil, down, gpuA, ""},
+		{"no NVML, visible UUID", "", gpuB, nil, down, gpuB, ""},
+		{"no NVML, index", "0", "", nil, down, "", "full UUID"},
+		{"no NVML, nothing", "", "", nil, down, "", "no driver"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := chooseGPU(test.request, test.visible, test.gpus, test.nvmlErr)
+			if got != test.want || (err == nil) != (test.fault == "") || (err != nil && !strings.Contains(err.Error(), test.fault)) {
+				t.Errorf("%q, %v; want %q, %q", got, err, test.want, test.fault)
+			}
+		})
+	}
+}
+
+// The whole way on the simulated driver: the card is found through NVML, the program sees the slice and is refused at
+// the byte beyond it.
+func TestExecOnSimulatedGPU(t *testing.T) {
+	simulator := require.Sim(t)
+	client := filepath.Join(require.Build(t, "libvgpu.so", "sim/client"), "sim", "client")
+	simulation := t.TempDir()
+	if err := os.WriteFile(filepath.Join(simulation, "config"), []byte("gpus = 2\nmemory = 80GiB\nmemory_backing = none\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, gpu := range []string{"", "1"} {
+		command, base := vgpudExec(t, "--gpu="+gpu, "--nvml-library=", "--", client, "fill")
+		command.Env = append(command.Env, "GPUSIM_DIR="+simulation, "LD_LIBRARY_PATH="+simulator)
+		out, err := command.Output()
+		if err != nil || !strings.Contains(string(out), "filled=1073741824 ") {
+			t.Errorf("GPU %q: %s, %v; want 1 GiB and no byte more", gpu, out, err)
+		}
+		checkEmpty(t, base)
+	}
+}
