@@ -6,30 +6,23 @@
  */
 #include "nvml_types.h"
 
-struct user {
-  unsigned pid;
-  uint32_t slot;
-  uint64_t held_bytes;
-};
-
-/* Living processes that hold memory or have work on the card. */
-static unsigned find_users(struct gs_gpu *gpu, struct user *users, unsigned room) {
+unsigned nv_find_users(struct gs_gpu *gpu, struct nv_user *users, unsigned room) {
   unsigned count = 0;
   uint32_t slots = __atomic_load_n(&gs_self.region->slot_high[GS_KIND_CUDA], __ATOMIC_SEQ_CST);
   for (uint32_t slot = 0; slot < slots && count < room; slot++) {
     uint64_t held = __atomic_load_n(&gpu->held_bytes[slot], __ATOMIC_RELAXED);
     if (held == 0 && __atomic_load_n(&gpu->queues[slot].enqueued_ns, __ATOMIC_RELAXED) == 0) continue;
     int pid = gs_slot_pid(slot);
-    if (pid > 0) users[count++] = (struct user){.pid = (unsigned)pid, .slot = slot, .held_bytes = held};
+    if (pid > 0) users[count++] = (struct nv_user){.pid = (unsigned)pid, .slot = slot, .held_bytes = held};
   }
   return count;
 }
 
 /* The common part of the list calls. element_bytes tells which form the caller's array has. */
 static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out, size_t element_bytes) {
-  struct user users[GS_CUDA_SLOTS];
+  struct nv_user users[GS_CUDA_SLOTS];
   if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-  unsigned found = find_users(device->gpu, users, GS_CUDA_SLOTS);
+  unsigned found = nv_find_users(device->gpu, users, GS_CUDA_SLOTS);
   unsigned room = *count;
   *count = found;
   if (found == 0) return NVML_SUCCESS;

@@ -115,6 +115,14 @@ nvmlReturn_t nv_enter_device(enum gs_function_number function, nvmlDevice_t devi
     if (entered != NVML_SUCCESS) return entered;                  \
   } while (0)
 
+/* Living processes that hold memory of the card or ever gave it work, and are visible from here. Answers how many. */
+struct nv_user {
+  unsigned pid;
+  uint32_t slot;
+  uint64_t held_bytes;
+};
+unsigned nv_find_users(struct gs_gpu *gpu, struct nv_user *users, unsigned room);
+
 /* Copies text to a caller's buffer as NVML does. */
 nvmlReturn_t nv_copy_text(char *out, unsigned bytes, const char *text);
 

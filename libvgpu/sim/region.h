@@ -31,6 +31,7 @@ enum {
   GS_MAX_FUNCTIONS = 1024, /* 620 of libcuda, then 332 of libnvidia-ml; see generate.sh */
   GS_MAX_FAULTS = 32,
   GS_NAME_BYTES = 96,
+  GS_XIDS = 16,            /* XIDs kept per card */
   GS_BUCKETS = 16,         /* history kept of a GPU's busy time */
   GS_BUCKET_NS = 100000000 /* 100 ms */
 };
@@ -90,6 +91,8 @@ struct gs_gpu {
   uint64_t busy_ns;
   uint64_t bucket_ns[GS_BUCKETS];
   uint64_t bucket_index[GS_BUCKETS];
+  uint64_t xid_count; /* XIDs ever raised; the last GS_XIDS are in xids */
+  uint64_t xids[GS_XIDS];
   uint64_t rx_bytes, tx_bytes; /* copied host to device, device to host */
   uint64_t held_bytes[GS_SLOTS];
   struct gs_queue queues[GS_CUDA_SLOTS];

@@ -37,6 +37,8 @@ static const char help[] =
     "      gpu: only calls about that card; pid: only that process (as it sees itself); count: so many times\n"
     "      (default: until cleared); after: let K matching calls through first.\n"
     "  fault list | fault clear [--call NAME]\n"
+    "  xid [--gpu N] NUMBER\n"
+    "      Raises an XID event (79: fallen off the bus) for those who wait on NVML's event sets.\n"
     "  wait [--clients N] [--timeout SECONDS]\n"
     "      Waits until at least N processes hold memory; without --clients: until none does. Exit code 1 after the\n"
     "      timeout (default 10).\n"
@@ -74,7 +76,7 @@ int main(int count, char **arguments) {
   static const struct {
     const char *name;
     int (*run)(int count, char **arguments);
-  } commands[] = {{"init", tool_init}, {"status", tool_status}, {"fault", tool_fault}, {"wait", tool_wait},
+  } commands[] = {{"init", tool_init}, {"status", tool_status}, {"fault", tool_fault}, {"xid", tool_xid}, {"wait", tool_wait},
                   {"reset-high-water", tool_reset}};
   int at = 1;
   while (at < count && strcmp(arguments[at], "--dir") == 0) {

@@ -12,6 +12,7 @@
 int tool_init(int count, char **arguments);
 int tool_status(int count, char **arguments);
 int tool_fault(int count, char **arguments);
+int tool_xid(int count, char **arguments);
 int tool_wait(int count, char **arguments);
 int tool_reset(int count, char **arguments);
 

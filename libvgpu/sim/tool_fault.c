@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * tool_fault.c - gpusim fault: arms, lists and clears injected faults.
+ * tool_fault.c - gpusim fault and gpusim xid: arms, lists and clears injected faults, raises XIDs.
  */
 #include <stdio.h>
 #include <string.h>
@@ -104,4 +104,24 @@ int tool_fault(int count, char **arguments) {
   if (count > 0 && strcmp(arguments[0], "clear") == 0) return clear(count - 1, arguments + 1);
   if (count == 1 && strcmp(arguments[0], "list") == 0) return list();
   return tool_misuse("needs set, list or clear", "fault");
+}
+
+int tool_xid(int count, char **arguments) {
+  long long gpu = 0;
+  long long xid = -1;
+  for (int i = 0; i < count; i++) {
+    const char *argument = arguments[i];
+    const char *value;
+    if ((value = tool_option(count, arguments, &i, "--gpu")) && tool_number(value, 0, GS_MAX_GPUS - 1, &gpu)) continue;
+    if (tool_number(argument, 1, 9999, &xid)) continue;
+    return tool_misuse("unknown option or bad value", argument);
+  }
+  if (xid < 0) return tool_misuse("needs a number", "xid");
+  if (!tool_attach()) return 1;
+  struct gs_gpu *card = &gs_self.region->gpus[gpu];
+  gs_lock(card);
+  card->xids[card->xid_count % GS_XIDS] = (uint64_t)xid;
+  __atomic_store_n(&card->xid_count, card->xid_count + 1, __ATOMIC_RELEASE);
+  gs_unlock(card);
+  return 0;
 }
