@@ -6,6 +6,7 @@
 #include "claim.h"
 
 #include "log.h"
+#include "pools.h"
 #include "table.h"
 
 /* One line now and then, so that somebody who looks for the reason finds it. */
@@ -23,6 +24,8 @@ CUresult vgpu_claim_on(struct vgpu_claim *claim, struct vgpu_device *device, CUr
   if (!device) return why;
   *claim = (struct vgpu_claim){.device = device, .kind = kind, .bytes = bytes};
   if (vgpu_device_reserve(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
+  /* What pools keep unused is in the way: as a driver does before it says that memory is out. */
+  if (vgpu_pools_make_room() && vgpu_device_reserve(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
   log_refusal(device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

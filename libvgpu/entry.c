@@ -50,10 +50,7 @@ __attribute__((used)) struct verdict vgpu_pick_dlsym(void *handle, const char *n
   struct verdict jump = {real_of(&real_dlsym, "dlsym"), 0};
   int index = name ? vgpu_hook_by_name(name) : -1;
   if (index < 0 || !jump.address || vgpu_is_driver_code(caller)) return (struct verdict){jump.address, !jump.address};
-  if (handle == LIKE_DEFAULT || handle == LIKE_NEXT) {
-    void *answer = answer_in_scope(index, name);
-    return answer ? (struct verdict){answer, 1} : jump;
-  }
+  if (handle == LIKE_DEFAULT || handle == LIKE_NEXT) return (struct verdict){answer_in_scope(index, name), 1};
   return (struct verdict){vgpu_hook_for_answer(index, ((dlsym_function)jump.address)(handle, name)), 1};
 }
 
@@ -62,11 +59,11 @@ __attribute__((used)) struct verdict vgpu_pick_dlvsym(void *handle, const char *
   struct verdict jump = {real_of(&real_dlvsym, "dlvsym"), 0};
   int index = name ? vgpu_hook_by_name(name) : -1;
   if (index < 0 || !jump.address || vgpu_is_driver_code(caller)) return (struct verdict){jump.address, !jump.address};
-  if (handle == LIKE_DEFAULT || handle == LIKE_NEXT) {
-    void *answer = answer_in_scope(index, name);
-    return answer ? (struct verdict){answer, 1} : jump;
-  }
-  return (struct verdict){vgpu_hook_for_answer(index, ((dlvsym_function)jump.address)(handle, name, version)), 1};
+  if (handle == LIKE_DEFAULT || handle == LIKE_NEXT) return (struct verdict){answer_in_scope(index, name), 1};
+  void *found = ((dlvsym_function)jump.address)(handle, name, version);
+  dlsym_function unversioned = (dlsym_function)real_of(&real_dlsym, "dlsym");
+  if (!found && unversioned) found = unversioned(handle, name); /* drivers give their functions no version */
+  return (struct verdict){vgpu_hook_for_answer(index, found), 1};
 }
 
 /* The picker returns the verdict in two registers. */

@@ -56,10 +56,10 @@ static CUresult claim_growth(struct vgpu_claim *claim, struct vgpu_device *devic
   claim->device = device;
   claim->kind = VGPU_KIND_POOL;
   claim->bytes = most;
-  for (int step = 0; step < 2; step++) {
-    if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
-    make_room(pool, stream, step == 0 ? NULL : calls);
-  }
+  if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
+  vgpu_pools_make_room();
+  if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
+  make_room(pool, stream, calls);
   return vgpu_claim_on(claim, device, CUDA_SUCCESS, VGPU_KIND_POOL, most);
 }
 

@@ -19,7 +19,8 @@ enum {
   ENTRY_BYTES = 4096,
   PAGE_BYTES = 4096,
   SEEK_TO_END = 2,
-  LOCK_EXCLUSIVE = 2
+  LOCK_EXCLUSIVE = 2,
+  LOCK_RELEASE = 8
 };
 
 /* The kernel's struct linux_dirent64. */
@@ -142,7 +143,7 @@ static void *map_shared_cache(const char *path, size_t *bytes) {
   int flags = VGPU_O_RDWR | VGPU_O_CREAT | VGPU_O_CLOEXEC | VGPU_O_NOFOLLOW | VGPU_O_NONBLOCK;
   long fd = vgpu_sys_openat(VGPU_AT_FDCWD, path, flags, 0600);
   if (fd < 0) return (void *)fd;
-  vgpu_syscall2(__NR_flock, fd, LOCK_EXCLUSIVE); /* the kernel lets go when its holder dies */
+  vgpu_syscall2(__NR_flock, fd, LOCK_EXCLUSIVE); /* the kernel takes it back when its holder dies */
   long size = vgpu_sys_lseek((int)fd, 0, SEEK_TO_END);
   size_t wanted = vgpu_usage_page_bytes(VGPU_MAX_DEVICES);
   long result = size == 0 ? vgpu_syscall4(__NR_fallocate, fd, 0, 0, (long)wanted) : 0;
@@ -152,6 +153,7 @@ static void *map_shared_cache(const char *path, size_t *bytes) {
     mapping = vgpu_sys_mmap(NULL, wanted, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED, (int)fd, 0);
     if (size == 0 && !is_error(mapping)) vgpu_usage_init(mapping, VGPU_MAX_DEVICES);
   }
+  vgpu_syscall2(__NR_flock, fd, LOCK_RELEASE); /* a mapping keeps the lock beyond close */
   vgpu_sys_close((int)fd);
   *bytes = wanted;
   return mapping;

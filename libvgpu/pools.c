@@ -101,6 +101,20 @@ void vgpu_pools_settle_all(void) {
   vgpu_spin_unlock(&lock);
 }
 
+bool vgpu_pools_make_room(void) {
+  __typeof__(&cuMemPoolTrimTo) trim = VGPU_REAL(cuMemPoolTrimTo);
+  CUmemoryPool handles[MAX_POOLS];
+  vgpu_spin_lock(&lock);
+  uint32_t count = vgpu_pool_count;
+  for (uint32_t i = 0; i < count; i++)
+    handles[i] = pools[i].handle;
+  vgpu_spin_unlock(&lock);
+  for (uint32_t i = 0; trim && i < count; i++)
+    trim(handles[i], 0);
+  vgpu_pools_refresh();
+  return count > 0;
+}
+
 void vgpu_pool_drop(CUmemoryPool handle, bool is_empty) {
   vgpu_spin_lock(&lock);
   struct pool *pool = entry_of(handle, NULL);

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * race.c - many processes of one container want more than its limit at the same moment.
+ *   race burst PROCESSES MIB WANTED ROUNDS       each takes MIB once per round; exactly WANTED must get it
+ *   race churn PROCESSES THREADS ROUNDS BYTES    each thread allocates and frees BYTES; nothing is left behind
+ *   race hold BYTES                              takes BYTES, says "held", and waits to be killed
+ *   race kill ROUNDS BYTES                       runs holders and kills them at random moments
+ *   race fork-before                             the same when the child is the first to ask
+ *   race fork                                    a forked child has its own charge and leaves its parent's alone
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+enum { MAX_PROCESSES = 64, MAX_ROUNDS = 1024 };
+
+struct shared {
+  pthread_barrier_t barrier;
+  int succeeded[MAX_ROUNDS];
+  int odd[MAX_ROUNDS]; /* results that are neither success nor out of memory */
+  int refused;
+};
+
+static struct shared *share(unsigned processes) {
+  struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  pthread_barrierattr_t attributes;
+  pthread_barrierattr_init(&attributes);
+  pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&shared->barrier, &attributes, processes);
+  return shared;
+}
+
+/* Runs `child` in that many processes; returns how many ended badly. */
+static int run_processes(int processes, void (*child)(struct shared *, char **), struct shared *shared, char **argv) {
+  int bad = 0, status;
+  for (int i = 0; i < processes; i++) {
+    if (fork() == 0) {
+      use_device(0);
+      child(shared, argv);
+      _exit(check_failed != 0);
+    }
+  }
+  while (wait(&status) > 0)
+    bad += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+  return bad;
+}
+
+static void burst_child(struct shared *shared, char **argv) {
+  uint64_t bytes = strtoull(argv[3], NULL, 10) * MIB;
+  int rounds = atoi(argv[5]);
+  for (int round = 0; round < rounds; round++) {
+    CUdeviceptr pointer = 0;
+    pthread_barrier_wait(&shared->barrier);
+    CUresult result = cuMemAlloc_v2(&pointer, bytes);
+    if (result == CUDA_SUCCESS) __atomic_add_fetch(&shared->succeeded[round], 1, __ATOMIC_RELAXED);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) shared->odd[round]++;
+    pthread_barrier_wait(&shared->barrier);
+    if (pointer) CHECK_EQUAL(cuMemFree_v2(pointer), 0, "free");
+  }
+}
+
+static void test_burst(char **argv) {
+  int processes = atoi(argv[2]), wanted = atoi(argv[4]), rounds = atoi(argv[5]), wrong = 0, odd = 0;
+  struct shared *shared = share((unsigned)processes);
+  CHECK_EQUAL(run_processes(processes, burst_child, shared, argv), 0, "processes that ended badly");
+  for (int round = 0; round < rounds; round++) {
+    if (shared->succeeded[round] != wanted) printf("round %d: %d succeeded\n", round, shared->succeeded[round]);
+    wrong += shared->succeeded[round] != wanted;
+    odd += shared->odd[round];
+  }
+  CHECK_EQUAL(wrong, 0, "rounds in which not exactly the wanted number succeeded");
+  CHECK_EQUAL(odd, 0, "odd results");
+}
+
+struct churn {
+  CUcontext context;
+  uint64_t bytes;
+  int rounds;
+  int refused;
+  int failed;
+};
+
+static void *churn_thread(void *data) {
+  struct churn *churn = data;
+  CUdeviceptr pointer;
+  cuCtxSetCurrent(churn->context);
+  for (int i = 0; i < churn->rounds; i++) {
+    CUresult result = cuMemAlloc_v2(&pointer, churn->bytes);
+    churn->refused += result == CUDA_ERROR_OUT_OF_MEMORY;
+    churn->failed += result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) churn->failed += cuMemFree_v2(pointer) != CUDA_SUCCESS;
+  }
+  return NULL;
+}
+
+static void churn_child(struct shared *shared, char **argv) {
+  int threads = atoi(argv[3]), failed = 0, refused = 0;
+  pthread_t ids[MAX_PROCESSES];
+  struct churn churns[MAX_PROCESSES];
+  CUcontext context = use_device(0);
+  pthread_barrier_wait(&shared->barrier);
+  for (int i = 0; i < threads; i++) {
+    churns[i] = (struct churn){.context = context, .bytes = strtoull(argv[5], NULL, 10), .rounds = atoi(argv[4])};
+    pthread_create(&ids[i], NULL, churn_thread, &churns[i]);
+  }
+  for (int i = 0; i < threads; i++) {
+    pthread_join(ids[i], NULL);
+    failed += churns[i].failed;
+    refused += churns[i].refused;
+  }
+  CHECK_EQUAL(failed, 0, "odd results");
+  __atomic_add_fetch(&shared->refused, refused, __ATOMIC_RELAXED);
+}
+
+static void test_churn(char **argv) {
+  int processes = atoi(argv[2]), all = processes * atoi(argv[3]) * atoi(argv[4]);
+  struct shared *shared = share((unsigned)processes);
+  CHECK_EQUAL(run_processes(processes, churn_child, shared, argv), 0, "processes that ended badly");
+  printf("%d of %d rounds were refused\n", shared->refused, all);
+  CHECK(shared->refused > 0 && shared->refused < all, "some were refused, some were not");
+  use_device(0);
+  CHECK_EQUAL(used_bytes(), 0, "nothing is left charged");
+}
+
+static void hold(uint64_t bytes) {
+  CUdeviceptr pointer;
+  use_device(0);
+  printf("%s\n", cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS ? "held" : "refused");
+  fflush(stdout);
+  pause();
+}
+
+/* Takes and frees as fast as it can until it is killed. */
+static void churn_for_ever(uint64_t bytes) {
+  CUdeviceptr pointer;
+  use_device(0);
+  for (;;) {
+    if (cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS) cuMemFree_v2(pointer);
+  }
+}
+
+static void test_kill(int rounds, uint64_t bytes) {
+  CUdeviceptr pointer;
+  int lost = 0;
+  srandom(1);
+  for (int i = 0; i < rounds; i++) {
+    pid_t child = fork();
+    if (child == 0) churn_for_ever(bytes);
+    struct timespec pause_for = {0, 1000000 + random() % 3000000};
+    nanosleep(&pause_for, NULL);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+  }
+  use_device(0);
+  lost += cuMemAlloc_v2(&pointer, bytes) != CUDA_SUCCESS;
+  CHECK_EQUAL(lost, 0, "the whole limit can be had after the kills");
+  CHECK_EQUAL(used_bytes(), bytes, "and only that is charged");
+}
+
+/* C14 a, b: a child that ends does not touch its parent's charge. */
+static void test_fork(void) {
+  CUdeviceptr pointer;
+  int status;
+  use_device(0);
+  CHECK_EQUAL(cuMemAlloc_v2(&pointer, 400 * MIB), 0, "400 MiB");
+  pid_t child = fork();
+  if (child == 0) exit(0);
+  waitpid(child, &status, 0);
+  CHECK_EQUAL(used_bytes(), 400 * MIB, "after a child's exit");
+  child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  if (child == 0) {
+    /* A free of the parent's pointer in the child must not give the parent's charge back. */
+    cuMemFree_v2(pointer);
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  CHECK_EQUAL(used_bytes(), 400 * MIB, "after a raw clone's free and exit");
+  CHECK_EQUAL(cuMemFree_v2(pointer), 0, "the parent's free");
+  CHECK_EQUAL(used_bytes(), 0, "used at the end");
+}
+
+/* C14 c: the parent has asked for nothing; a child that does has its own slot. */
+static void test_fork_before(void) {
+  size_t before = 0;
+  CUdeviceptr pointer;
+  int status;
+  cuDeviceTotalMem_v2(&before, 0); /* builds the view, then fails or not */
+  pid_t child = fork();
+  if (child == 0) {
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 300 * MIB), 0, "300 MiB in the child");
+    CHECK_EQUAL(used_bytes(), 300 * MIB, "its own charge");
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 800 * MIB), CUDA_ERROR_OUT_OF_MEMORY, "800 MiB more");
+    fflush(stdout);
+    _exit(check_failed != 0);
+  }
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child");
+  use_device(0);
+  CHECK_EQUAL(used_bytes(), 0, "nothing is left of it");
+}
+
+int main(int argc, char **argv) {
+  const char *name = argc > 1 ? argv[1] : "";
+  if (strcmp(name, "hold") == 0) hold(strtoull(argv[2], NULL, 10));
+  if (strcmp(name, "burst") == 0 && argc == 6) test_burst(argv);
+  if (strcmp(name, "churn") == 0 && argc == 6) test_churn(argv);
+  if (strcmp(name, "kill") == 0 && argc == 4) test_kill(atoi(argv[2]), strtoull(argv[3], NULL, 10));
+  if (strcmp(name, "fork") == 0) test_fork();
+  if (strcmp(name, "fork-before") == 0) test_fork_before();
+  CHECK(check_passed > 0, "no such case: %s", name);
+  return check_done();
+}
