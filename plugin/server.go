@@ -33,8 +33,8 @@ type Status struct {
 	Allocations          uint64
 	AllocationFailures   uint64
 	AllocateDurations    Durations // of every answer to Allocate, refusals included
-	StartRefusals        uint64 // PreStartContainer calls that failed
-	LastError            string // of the latest failed registration; empty after a success
+	StartRefusals        uint64    // PreStartContainer calls that failed
+	LastError            string    // of the latest failed registration; empty after a success
 }
 
 // New checks the configuration and builds a server with an empty inventory.

@@ -51,6 +51,7 @@ func Collect(ctx context.Context, sources Sources, now time.Time) *Snapshot {
 type collector struct {
 	sources  Sources
 	snapshot *Snapshot
+	usages   []source.PageUsage // as read, for readProcs
 }
 
 // note records how reading a source went.
@@ -159,6 +160,7 @@ func (c *collector) readPages() {
 	if err != nil {
 		return
 	}
+	c.usages = usages
 	byKey := make(map[string]source.PageUsage, len(usages))
 	for _, usage := range usages {
 		byKey[usage.Key] = usage
@@ -173,10 +175,11 @@ func (c *collector) readPages() {
 // apply puts what a usage page says beside the grants. A device that was not granted is ignored: the
 // page is the container's to write.
 func (a *Allocation) apply(usage source.PageUsage) {
-	a.Pages, a.Reason, a.Processes = usage.State, usage.Reason, usage.Processes
+	a.Pages, a.Reason = usage.State, usage.Reason
 	if usage.State != source.PagesReadable {
 		return
 	}
+	a.Processes = len(usage.Processes)
 	for _, device := range usage.Devices {
 		for i := range a.GPUs {
 			if share := &a.GPUs[i]; share.GPUUUID == device.GPUUUID && !share.Measured {
@@ -226,14 +229,56 @@ func merge(known, fresh source.Owner) source.Owner {
 	return fresh
 }
 
-// readProcs names the pods of the GPUs' processes, and counts the processes of pods whose allocations seem gone.
+// leaveOutEnded takes the bytes of processes that have ended out of the sums. The container's own library does that
+// only when the room is needed.
+func (c *collector) leaveOutEnded() error {
+	var ids []source.ProcessID
+	for _, usage := range c.usages {
+		for _, process := range usage.Processes {
+			ids = append(ids, process.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	gone, err := c.sources.Procs.Gone(ids)
+	if err != nil {
+		return err
+	}
+	byKey := map[string]*Allocation{}
+	for i := range c.snapshot.Allocations {
+		byKey[c.snapshot.Allocations[i].Key] = &c.snapshot.Allocations[i]
+	}
+	for _, usage := range c.usages {
+		for _, process := range usage.Processes {
+			if allocation := byKey[usage.Key]; allocation != nil && gone[process.ID] {
+				allocation.leaveOut(usage.Devices, process.UsedBytes)
+			}
+		}
+	}
+	return nil
+}
+
+// leaveOut subtracts what one process held; devices gives the order of bytes.
+func (a *Allocation) leaveOut(devices []source.DeviceUsage, bytes []uint64) {
+	a.Processes--
+	for i, held := range bytes[:min(len(bytes), len(devices))] {
+		for j := range a.GPUs {
+			if share := &a.GPUs[j]; share.GPUUUID == devices[i].GPUUUID {
+				share.UsedBytes -= min(share.UsedBytes, held)
+			}
+		}
+	}
+}
+
+// readProcs leaves ended processes out, names the pods of the GPUs' processes, and counts the processes of pods whose allocations seem gone.
 func (c *collector) readProcs() {
 	if c.sources.Procs == nil {
 		c.note(SourceProcs, false, nil)
 		return
 	}
 	var pods map[string]int
-	var err error
+	err := c.leaveOutEnded()
 	for i := range c.snapshot.Allocations {
 		allocation := &c.snapshot.Allocations[i]
 		if !allocation.Absent || !allocation.Owner.Known() || err != nil {

@@ -21,7 +21,8 @@ var start = time.Unix(1700000000, 0)
 
 // example is a node with two cards and one allocation on both.
 func example() (Sources, *fake.GPUs, *fake.Ledger, *fake.Pages, *fake.Procs, *fake.Kubelet) {
-	gpus, pages := &fake.GPUs{}, &fake.Pages{ByKey: map[string]source.PageUsage{"k1": {State: source.PagesReadable, Processes: 2,
+	gpus, pages := &fake.GPUs{}, &fake.Pages{ByKey: map[string]source.PageUsage{"k1": {State: source.PagesReadable, Processes: []source.PageProcess{
+		{ID: source.ProcessID{PID: 1}, UsedBytes: []uint64{4, 5}}, {ID: source.ProcessID{PID: 2}, UsedBytes: []uint64{3, 0}}},
 		Devices: []source.DeviceUsage{{GPUUUID: "GPU-b", UsedBytes: 7, Allocations: 3, Refusals: 1}, {GPUUUID: "GPU-a", UsedBytes: 5}}}}}
 	gpus.Set(source.GPU{UUID: "GPU-b", Index: 1, TotalBytes: 1000}, source.GPU{UUID: "GPU-a", TotalBytes: 1000,
 		Processes: []source.GPUProcess{{PID: 7, UsedBytes: 5}, {PID: 404}}})
@@ -178,5 +179,22 @@ func TestDuplicates(t *testing.T) {
 	snapshot := Collect(t.Context(), sources, start)
 	if len(snapshot.GPUs) != 1 || len(snapshot.Allocations) != 1 {
 		t.Errorf("%d GPUs and %d allocations, want one of each", len(snapshot.GPUs), len(snapshot.Allocations))
+	}
+}
+
+// Bytes of a process that has ended are not in use any more, whatever its container's page still says.
+func TestEndedProcessesAreLeftOut(t *testing.T) {
+	sources, _, _, pages, procs, _ := example()
+	procs.Ended = map[source.ProcessID]bool{{PID: 1}: true}
+	allocation := Collect(t.Context(), sources, start).Allocations[0]
+	if allocation.Processes != 1 || allocation.GPUs[0].UsedBytes != 0 || allocation.GPUs[1].UsedBytes != 3 {
+		t.Errorf("%+v", allocation)
+	}
+	usage := pages.ByKey["k1"]
+	usage.Processes[0].UsedBytes = []uint64{^uint64(0), 1, 2, 3} // a hostile page: more than the sum, more than the devices
+	pages.ByKey["k1"] = usage
+	allocation = Collect(t.Context(), sources, start).Allocations[0]
+	if allocation.GPUs[0].UsedBytes != 4 || allocation.GPUs[1].UsedBytes != 0 {
+		t.Errorf("%+v", allocation)
 	}
 }

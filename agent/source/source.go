@@ -97,7 +97,21 @@ type PageUsage struct {
 	State     PagesState
 	Reason    string // for every state but readable
 	Devices   []DeviceUsage
-	Processes int // live slots
+	Processes []PageProcess // registered since the container started; some may be gone
+}
+
+// PageProcess is one process that registered on a usage page. Its bytes are part of the sums until another process of
+// the container takes its slot back, also when it has ended.
+type PageProcess struct {
+	ID        ProcessID
+	UsedBytes []uint64 // by device, in the order of PageUsage.Devices
+}
+
+// ProcessID names a process of a container. A zero field is not known.
+type ProcessID struct {
+	PIDNamespace uint64 // inode
+	PID          int    // in that namespace
+	StartTime    uint64 // clock ticks after boot
 }
 
 // DeviceUsage are the sums over all processes of an allocation on one GPU, dead ones included in the counters.
@@ -126,6 +140,8 @@ type Procs interface {
 	Container(pid int) (Container, error)
 	// Pods counts the processes of every pod that has any, by pod UID.
 	Pods() (map[string]int, error)
+	// Gone tells which of the processes have certainly ended. What cannot be told is not gone.
+	Gone(ids []ProcessID) (map[ProcessID]bool, error)
 }
 
 // Holder is a container that the kubelet remembers as the holder of an allocation.

@@ -81,6 +81,7 @@ func (p *Pages) Usage(keys []string) ([]source.PageUsage, error) {
 // Procs answers from ByPID.
 type Procs struct {
 	ByPID map[int]source.Container
+	Ended map[source.ProcessID]bool
 	Err   error
 }
 
@@ -109,6 +110,9 @@ func (p *Procs) Pods() (map[string]int, error) {
 	}
 	return pods, nil
 }
+
+// Gone implements source.Procs.
+func (p *Procs) Gone([]source.ProcessID) (map[source.ProcessID]bool, error) { return p.Ended, p.Err }
 
 // Kubelet answers with what was set.
 type Kubelet struct {

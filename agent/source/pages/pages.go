@@ -40,10 +40,14 @@ func (r Reader) read(key string) source.PageUsage {
 	if err != nil {
 		return source.PageUsage{Key: key, State: stateOf(err), Reason: err.Error()}
 	}
-	read := source.PageUsage{Key: key, State: source.PagesReadable, Processes: len(usage.Processes)}
+	read := source.PageUsage{Key: key, State: source.PagesReadable}
 	for _, device := range usage.Devices {
 		read.Devices = append(read.Devices, source.DeviceUsage{GPUUUID: device.UUID, UsedBytes: device.UsedBytes,
 			Allocations: device.Allocations, Frees: device.Frees, Refusals: device.Refusals})
+	}
+	for _, process := range usage.Processes {
+		read.Processes = append(read.Processes, source.PageProcess{UsedBytes: process.UsedBytes, ID: source.ProcessID{
+			PIDNamespace: process.PIDNamespace, PID: process.PID, StartTime: process.StartTime}})
 	}
 	return read
 }

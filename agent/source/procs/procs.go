@@ -33,16 +33,19 @@ var podPattern = regexp.MustCompile(
 // <slice>:cri-containerd:<id>, or the bare ID.
 var containerPattern = regexp.MustCompile(`(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$`)
 
-// Table reads the process table under a root, "/" outside tests.
-type Table struct{ root string }
+// Table reads the process table under a root, "/" outside tests. It is for one goroutine at a time.
+type Table struct {
+	root    string
+	tracker tracker
+}
 
-var _ source.Procs = Table{}
+var _ source.Procs = (*Table)(nil)
 
 // New returns the table of the proc file system at root/proc.
-func New(root string) Table { return Table{root: root} }
+func New(root string) *Table { return &Table{root: root} }
 
 // Container implements source.Procs. The zero Container is a process of the host.
-func (t Table) Container(pid int) (source.Container, error) {
+func (t *Table) Container(pid int) (source.Container, error) {
 	file, err := os.Open(filepath.Join(t.root, "proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return source.Container{}, fmt.Errorf("find container of process %d: %w", pid, err)
@@ -56,15 +59,10 @@ func (t Table) Container(pid int) (source.Container, error) {
 }
 
 // Pods implements source.Procs: one pass over the process table.
-func (t Table) Pods() (map[string]int, error) {
-	directory, err := os.Open(filepath.Join(t.root, "proc"))
+func (t *Table) Pods() (map[string]int, error) {
+	names, err := t.list()
 	if err != nil {
-		return nil, fmt.Errorf("read process table: %w", err)
-	}
-	defer directory.Close()
-	names, err := directory.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("read process table: %w", err)
+		return nil, err
 	}
 	pods := map[string]int{}
 	for _, name := range names {
@@ -84,6 +82,20 @@ func (t Table) Pods() (map[string]int, error) {
 		}
 	}
 	return pods, nil
+}
+
+// list returns the names in the proc file system; processes are those that are numbers.
+func (t *Table) list() ([]string, error) {
+	directory, err := os.Open(filepath.Join(t.root, "proc"))
+	if err != nil {
+		return nil, fmt.Errorf("read process table: %w", err)
+	}
+	defer directory.Close()
+	names, err := directory.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("read process table: %w", err)
+	}
+	return names, nil
 }
 
 // parseCgroup looks at every line "hierarchy:controllers:path" and takes the first that names a pod.

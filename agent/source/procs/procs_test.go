@@ -7,10 +7,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -105,6 +107,99 @@ func TestLiveTable(t *testing.T) {
 	}
 	if _, err := New("/").Container(1 << 30); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("process %s: %v", strconv.Itoa(1<<30), err)
+	}
+}
+
+// self is how a process names itself on a usage page.
+func self(t *testing.T, table *Table, pid int) source.ProcessID {
+	t.Helper()
+	id, err := table.identify(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestGone(t *testing.T) {
+	table := New("/")
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = child.Process.Kill() })
+	own, other := self(t, table, os.Getpid()), self(t, table, child.Process.Pid)
+	reused := other
+	reused.StartTime++
+	silent := source.ProcessID{PID: 1 << 21}
+	foreign := source.ProcessID{PIDNamespace: 1, PID: 5, StartTime: 5}
+	ids := []source.ProcessID{own, other, reused, silent, foreign}
+	// Whether a process of a namespace that was never seen is gone depends on whether one sees everything.
+	want := map[source.ProcessID]bool{own: false, other: false, reused: true, foreign: table.seesEverything()}
+	for range 2 { // the second time from memory
+		gone, err := table.Gone(ids)
+		if diff := cmp.Diff(want, gone); diff != "" || err != nil {
+			t.Error(diff, err)
+		}
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	want[other] = true
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		gone, err := table.Gone(ids) // also while it is a zombie that nobody has waited for
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gone[other] {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a killed process is not gone")
+		}
+	}
+	_ = child.Wait()
+	if gone, err := table.Gone(ids); !gone[other] || gone[own] || err != nil {
+		t.Errorf("%v %v", gone, err)
+	}
+}
+
+// A process that was seen and ended is gone even where not every process of the machine can be seen.
+func TestGoneInsideANamespace(t *testing.T) {
+	root := t.TempDir()
+	writeProcess := func(pid, inner int, start uint64) {
+		directory := filepath.Join(root, "proc", strconv.Itoa(pid))
+		if err := os.MkdirAll(filepath.Join(directory, "ns"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join(directory, "ns", "pid")
+		_ = os.Remove(link)
+		if err := os.Symlink("pid:[77]", link); err != nil {
+			t.Fatal(err)
+		}
+		stat := strconv.Itoa(pid) + " (a) b (c)) S" + strings.Repeat(" 0", 18) + " " + strconv.FormatUint(start, 10) + " 0\n"
+		for name, text := range map[string]string{"stat": stat, "status": "Name:\ta\nNSpid:\t" + strconv.Itoa(pid) + "\t" + strconv.Itoa(inner) + "\n"} {
+			if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	writeProcess(100, 1, 5000)
+	writeProcess(101, 2, 6000)
+	table := New(root)
+	first, second := source.ProcessID{PIDNamespace: 77, PID: 1, StartTime: 5000}, source.ProcessID{PIDNamespace: 77, PID: 2, StartTime: 6000}
+	short := source.ProcessID{PIDNamespace: 77, PID: 3, StartTime: 6500} // ended before it was ever looked for
+	hidden := source.ProcessID{PIDNamespace: 88, PID: 1, StartTime: 1}
+	ids := []source.ProcessID{first, second, short, hidden}
+	gone, err := table.Gone(ids)
+	want := map[source.ProcessID]bool{first: false, second: false, short: true, hidden: false}
+	if diff := cmp.Diff(want, gone); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	writeProcess(101, 9, 7000) // the pid was used again
+	want[second] = true
+	gone, err = table.Gone(ids)
+	if diff := cmp.Diff(want, gone); diff != "" || err != nil {
+		t.Error(diff, err)
 	}
 }
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package pages
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/limiter"
+)
+
+func TestUsage(t *testing.T) {
+	directory := t.TempDir()
+	for _, key := range []string{"good", "cut", "gone", "foreign"} {
+		if err := limiter.Create(filepath.Join(directory, key), limiter.Limits{Key: key,
+			Devices: []limiter.Device{{UUID: "GPU-a", SliceCount: 1, MemoryLimitBytes: 100}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	book, err := limiter.OpenBook(filepath.Join(directory, "good"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	if err := book.Reserve(0, limiter.KindDevice, 60); err != nil {
+		t.Fatal(err)
+	}
+	if err := book.Reserve(0, limiter.KindDevice, 60); !errors.Is(err, limiter.ErrOverLimit) {
+		t.Fatal(err)
+	}
+	usage := func(key string) string { return filepath.Join(directory, key, limiter.UsageFile) }
+	if err := errors.Join(os.Truncate(usage("cut"), 10), os.Remove(usage("gone")), os.Remove(usage("foreign")), os.Mkdir(usage("foreign"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	reader := New(directory)
+	usages, err := reader.Usage([]string{"gone", "good", "cut", "never", "foreign"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states []source.PagesState
+	for _, read := range usages {
+		states = append(states, read.State)
+		if (read.Reason == "") != (read.State == source.PagesReadable) {
+			t.Errorf("%s is %s for the reason %q", read.Key, read.State, read.Reason)
+		}
+	}
+	want := []source.PagesState{source.PagesMissing, source.PagesReadable, source.PagesTampered, source.PagesMissing, source.PagesTampered}
+	if diff := cmp.Diff(want, states); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]source.DeviceUsage{{GPUUUID: "GPU-a", UsedBytes: 60, Allocations: 1, Refusals: 1}}, usages[1].Devices); diff != "" {
+		t.Error(diff)
+	}
+	if processes := usages[1].Processes; len(processes) != 1 || processes[0].ID.PID != os.Getpid() || processes[0].UsedBytes[0] != 60 {
+		t.Errorf("%+v", processes)
+	}
+	for _, key := range []string{"../x", "/etc", ""} {
+		if _, err := reader.Usage([]string{key}); err == nil {
+			t.Errorf("key %q was used as a path", key)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package procs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// initialPIDNamespace is the inode of the kernel's first pid namespace (PROC_PID_INIT_INO of linux/proc_ns.h). Who is
+// in it sees every process.
+const initialPIDNamespace = 0xEFFFFFFC
+
+// Field numbers of /proc/PID/stat after the name in parentheses, which may hold anything.
+const (
+	statState     = 0
+	statThreads   = 17
+	statStartTime = 19
+)
+
+// tracker remembers where processes of containers were found, so that a tick costs one read per process and the whole
+// table is gone through only when an unknown one appears.
+type tracker struct {
+	host    map[source.ProcessID]int // pid in our namespace; 0: not found when it was looked for
+	visible map[uint64]bool          // pid namespaces of which a process was seen
+}
+
+// Gone implements source.Procs.
+func (t *Table) Gone(ids []source.ProcessID) (map[source.ProcessID]bool, error) {
+	known := map[source.ProcessID]int{}
+	visible := map[uint64]bool{}
+	unknown := false
+	for _, id := range ids {
+		if t.tracker.visible[id.PIDNamespace] {
+			visible[id.PIDNamespace] = true
+		}
+		pid, found := t.tracker.host[id]
+		if found {
+			known[id] = pid
+		}
+		unknown = unknown || !found
+	}
+	t.tracker = tracker{host: known, visible: visible} // what nobody asks about any more is forgotten
+	if unknown {
+		if err := t.find(ids); err != nil {
+			return nil, err
+		}
+	}
+	all := t.seesEverything()
+	gone := map[source.ProcessID]bool{}
+	for _, id := range ids {
+		pid := known[id]
+		switch {
+		case id.PIDNamespace == 0 || id.StartTime == 0:
+			// It does not say enough about itself.
+		case pid == 0:
+			gone[id] = all || visible[id.PIDNamespace]
+		default:
+			start, err := t.startTime(pid)
+			gone[id] = err != nil || start != id.StartTime
+		}
+	}
+	return gone, nil
+}
+
+// find goes through the process table once and notes where the processes of ids are.
+func (t *Table) find(ids []source.ProcessID) error {
+	names, err := t.list()
+	if err != nil {
+		return err
+	}
+	wanted := map[source.ProcessID]bool{}
+	for _, id := range ids {
+		wanted[id] = true
+		if _, found := t.tracker.host[id]; !found {
+			t.tracker.host[id] = 0
+		}
+	}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		id, err := t.identify(pid)
+		if err != nil {
+			continue // it ended in between, or is another user's
+		}
+		t.tracker.visible[id.PIDNamespace] = true
+		if wanted[id] {
+			t.tracker.host[id] = pid
+		}
+	}
+	return nil
+}
+
+// identify says who a process is in its own pid namespace.
+func (t *Table) identify(pid int) (source.ProcessID, error) {
+	namespace, err := namespaceInode(t.path(pid, "ns/pid"))
+	if err != nil {
+		return source.ProcessID{}, err
+	}
+	status, err := os.ReadFile(t.path(pid, "status"))
+	if err != nil {
+		return source.ProcessID{}, err
+	}
+	inner := pid
+	for line := range bytes.Lines(status) {
+		if rest, found := bytes.CutPrefix(line, []byte("NSpid:")); found {
+			fields := strings.Fields(string(rest))
+			if len(fields) > 0 {
+				inner, err = strconv.Atoi(fields[len(fields)-1])
+			}
+			break
+		}
+	}
+	if err != nil {
+		return source.ProcessID{}, fmt.Errorf("parse status of process %d: %w", pid, err)
+	}
+	start, err := t.startTime(pid)
+	return source.ProcessID{PIDNamespace: namespace, PID: inner, StartTime: start}, err
+}
+
+// startTime reads when a process began, in clock ticks after boot. A zombie counts as ended, unless
+// other threads than the first still run.
+func (t *Table) startTime(pid int) (uint64, error) {
+	text, err := os.ReadFile(t.path(pid, "stat"))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) <= statStartTime {
+		return 0, fmt.Errorf("parse stat of process %d", pid)
+	}
+	if state := fields[statState]; state == "X" || state == "Z" && len(fields[statThreads]) == 1 && fields[statThreads] < "2" {
+		return 0, fmt.Errorf("process %d has ended", pid)
+	}
+	return strconv.ParseUint(fields[statStartTime], 10, 64)
+}
+
+// seesEverything says whether no process of the machine is hidden from us.
+func (t *Table) seesEverything() bool {
+	inode, err := namespaceInode(filepath.Join(t.root, "proc/self/ns/pid"))
+	return err == nil && inode == initialPIDNamespace
+}
+
+func (t *Table) path(pid int, name string) string {
+	return filepath.Join(t.root, "proc", strconv.Itoa(pid), name)
+}
+
+// namespaceInode parses a link of the form "pid:[4026531836]".
+func namespaceInode(path string) (uint64, error) {
+	target, err := os.Readlink(path)
+	if err != nil {
+		return 0, err
+	}
+	number, found := strings.CutPrefix(target, "pid:[")
+	if !found {
+		return 0, fmt.Errorf("parse namespace %q", target)
+	}
+	return strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
+}
