@@ -49,7 +49,11 @@ gofmt_clean() {
 vet() { go vet ./...; }
 modules_tidy() { go mod tidy -diff && (cd scripts/tools && go mod tidy -diff); }
 lint() { "$OUT/tools/golangci-lint" run ./...; }
-clang_formatted() { c_files | xargs clang-format --dry-run -Werror; }
+clang_formatted() {
+  local changed
+  changed=$(c_files | xargs clang-format --dry-run 2>&1 | sed -n 's/^\([^ :]*\):.*clang-formatted.*/\1/p' | sort -u)
+  [ -z "$changed" ] || { printf 'make format would change:\n%s\n' "$changed" && false; }
+}
 shellcheck_clean() { shell_files | xargs shellcheck; }
 layering() { go test -count=1 -run '^TestLayering' ./agent; }
 docs_current() {

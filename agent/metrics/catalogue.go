@@ -19,7 +19,7 @@ const (
 	histogram kind = "histogram"
 )
 
-// row describes one metric. To add one: a row here, and `make generate` for docs/metrics.md. Every row
+// row describes one metric. To add one: a row here, and `make docs` for docs/metrics.md. Every row
 // with no labels, and every label set that is known at start, has a sample from the first write on.
 type row struct {
 	name    string
