@@ -2,6 +2,10 @@
 // Copyright The vgpud Authors
 
 // What C knows of a page, as Go values. Nothing outside this file and book.go speaks to libvgpu/core.
+//
+// The go command hashes the files of this directory only, and would go on using an old object after a change in
+// libvgpu/core. So each file of the core has a link here, dep_*.h, that nothing includes: C headers are hashed. To add
+// a file to the core, add its link, and for a .c file a core_*.c; TestCoreIsWatched says what is missing.
 
 package limiter
 

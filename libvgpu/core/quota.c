@@ -316,6 +316,9 @@ uint64_t vgpu_used_bytes(struct vgpu_book *book, uint32_t device) {
   bool registered = vgpu_slot_is_registered(book);
   uint64_t own = registered ? vgpu_load_relaxed(&book->private_total[device]) : 0;
   uint32_t own_index = registered ? vgpu_load_relaxed(&book->slot_index) : UINT32_MAX;
+  if (registered && vgpu_load(&vgpu_slot_at(book, own_index)->owner) != vgpu_load_relaxed(&book->token)) {
+    own_index = UINT32_MAX; /* it was lost, and may be another's by now */
+  }
   if (!is_page(book)) {
     uint64_t limit = limit_of(book, device);
     return own > limit ? own : limit;

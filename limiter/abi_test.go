@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// The layout of ABI version 1, written down a second time as plain numbers, and one pair of pages of that version on
+// disk: today's code has to read what the code of that version wrote. A change that fails here needs a new version.
+
+package limiter_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vgpud/vgpud/limiter"
+)
+
+var update = flag.Bool("update", false, "write the golden pages anew (only for a new ABI version)")
+
+// put is a word of a page at its offset.
+type put struct {
+	offset, size int
+	value        uint64
+}
+
+func lay(size int, puts []put, texts map[int]string) []byte {
+	p := make([]byte, size)
+	for _, w := range puts {
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], w.value)
+		copy(p[w.offset:w.offset+w.size], word[:w.size])
+	}
+	for offset, text := range texts {
+		copy(p[offset:], text)
+	}
+	return p
+}
+
+// limitsV1 is a limits page with two devices.
+func limitsV1() []byte {
+	return lay(4096, []put{
+		{0, 8, 0x314d494c55504756}, {8, 4, 1}, {12, 4, 4096}, {16, 4, 2}, {20, 4, 5},
+		{128 + 64, 4, 2}, {128 + 68, 4, 1}, {128 + 72, 8, 8000 * mib},
+		{320 + 64, 4, 4}, {320 + 68, 4, 3}, {320 + 72, 8, 24000 * mib},
+	}, map[int]string{24: "a1b2c3d4", 128: "GPU-one", 320: "MIG-two"})
+}
+
+// usageV1 is the usage page beside it: slots 0 and 2 are processes of epoch 5, slot 1 one of epoch 4, slot 3 is being
+// taken, slot 4 is free again.
+func usageV1() []byte {
+	const slots, slotBytes, deviceBytes = 64 + 2*64, 64 + 2*128, 128
+	puts := []put{
+		{0, 8, 0x3147535555504756}, {8, 4, 1}, {12, 4, 86016}, {16, 4, 2}, {20, 4, 256}, {24, 4, 5},
+		{64, 8, 100}, {72, 8, 90}, {80, 8, 7}, // processes that are gone, first device
+	}
+	slot := func(index int, owner, ready, epoch uint64, first, second [3]uint64) {
+		at := slots + index*slotBytes
+		puts = append(puts, put{at, 8, owner}, put{at + 8, 8, ready}, put{at + 16, 8, 4711}, put{at + 24, 8, 4026531836},
+			put{at + 32, 4, epoch}, put{at + 40, 8, 0x7ffc00000000}, put{at + 48, 8, 1})
+		for device, charges := range [][3]uint64{first, second} {
+			at := at + 64 + device*deviceBytes
+			puts = append(puts, put{at, 8, charges[0]}, put{at + 8, 8, charges[1]}, put{at + 16, 8, charges[2]},
+				put{at + 64, 8, 12345}, put{at + 72, 8, 10}, put{at + 80, 8, 4}, put{at + 88, 8, 2})
+		}
+	}
+	slot(0, 77<<22|1, 77<<22|1, 5, [3]uint64{1, 20, 300}, [3]uint64{4000, 0, 0})
+	slot(1, 78<<22|2, 78<<22|2, 4, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
+	slot(2, 79<<22|4194303, 79<<22|4194303, 5, [3]uint64{50000, 0, 0}, [3]uint64{})
+	slot(3, 80<<22|4, 78<<22|2, 5, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
+	slot(4, 0, 81<<22|5, 5, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
+	return lay(86016, puts, nil)
+}
+
+func TestGoldenPages(t *testing.T) {
+	golden := filepath.Join("testdata", "pages", "v1")
+	for name, want := range map[string][]byte{limiter.LimitsFile: limitsV1(), limiter.UsageFile: usageV1()} {
+		path := filepath.Join(golden, name)
+		if *update {
+			if err := os.WriteFile(path, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%s is not the page that this test lays out: %v", path, err)
+		}
+	}
+	limits, err := limiter.ReadLimits(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantLimits := limiter.Limits{Key: "a1b2c3d4", Epoch: 5, Devices: []limiter.Device{
+		{UUID: "GPU-one", SliceCount: 1, MemoryLimitBytes: 8000 * mib},
+		{UUID: "MIG-two", SliceCount: 3, MemoryLimitBytes: 24000 * mib}}}
+	if diff := cmp.Diff(wantLimits, limits); diff != "" {
+		t.Errorf("limits (-want +got):\n%s", diff)
+	}
+	want := limiter.Usage{
+		Devices: []limiter.DeviceUsage{
+			{UUID: "GPU-one", UsedBytes: 50321, ByKind: [limiter.KindCount]uint64{50001, 20, 300}, Allocations: 130, Frees: 102, Refusals: 13},
+			{UUID: "MIG-two", UsedBytes: 4000, ByKind: [limiter.KindCount]uint64{4000}, Allocations: 30, Frees: 12, Refusals: 6}},
+		Processes: []limiter.Process{
+			{PID: 1, PIDNamespace: 4026531836, StartTime: 4711, UsedBytes: []uint64{321, 4000}},
+			{PID: 4194303, PIDNamespace: 4026531836, StartTime: 4711, UsedBytes: []uint64{50000, 0}}},
+	}
+	if diff := cmp.Diff(want, readUsage(t, golden)); diff != "" {
+		t.Errorf("usage (-want +got):\n%s", diff)
+	}
+}
+
+// TestPagesAsWritten: what today's code writes is what version 1 says.
+func TestPagesAsWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pages")
+	limits, err := limiter.ReadLimits(filepath.Join("testdata", "pages", "v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := limiter.Create(dir, limits); err != nil {
+		t.Fatal(err)
+	}
+	book := openBook(t, dir)
+	if err := book.Reserve(1, limiter.KindPool, 4242); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, limiter.LimitsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := limitsV1()
+	for _, offset := range []int{128 + 64, 320 + 64} { // generations count the writes
+		want[offset] = 2
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the limits page differs from that of version 1")
+	}
+	usage, err := os.ReadFile(filepath.Join(dir, limiter.UsageFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := usageV1()[:64]
+	header[24] = 1 // slot_high_water
+	if !bytes.Equal(usage[:64], header) {
+		t.Errorf("header of the usage page: % x", usage[:64])
+	}
+	word := func(offset int) uint64 { return binary.LittleEndian.Uint64(usage[offset:]) }
+	const slot = 64 + 2*64
+	if owner := word(slot); owner&(1<<22-1) != uint64(os.Getpid()) || word(slot+8) != owner || word(slot+32) != 5 {
+		t.Errorf("slot 0: owner %x, ready %x, epoch %d", owner, word(slot+8), word(slot+32))
+	}
+	if charge, claim := word(slot+64+128+16), word(slot+64+128+64); charge != 4242 || claim != 0 {
+		t.Errorf("slot 0: pool charge %d, claim %d, want 4242 and 0", charge, claim)
+	}
+}
+
+// TestCoreIsWatched: every file of the core has its link here (see core.go), and every source is compiled.
+func TestCoreIsWatched(t *testing.T) {
+	files, err := filepath.Glob("../libvgpu/core/*.[ch]")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("files of the core: %v, %v", files, err)
+	}
+	for _, file := range append(files, "../libvgpu/include/vgpu_abi.h") {
+		name := filepath.Base(file)
+		link := "dep_" + strings.ReplaceAll(name, ".", "_") + ".h"
+		if target, err := os.Readlink(link); err != nil || target != file {
+			t.Errorf("%s: is %q, %v, want a link to %s", link, target, err, file)
+		}
+		if !strings.HasSuffix(name, ".c") {
+			continue
+		}
+		text, err := os.ReadFile("core_" + name)
+		if err != nil || !bytes.Contains(text, []byte(`#include "`+file+`"`)) {
+			t.Errorf("core_%s does not compile %s: %v", name, file, err)
+		}
+	}
+}

@@ -1,0 +1,1 @@
+../libvgpu/include/vgpu_abi.h
