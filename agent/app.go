@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -212,8 +213,8 @@ func (a *app) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var faults []error
-	for i := len(a.closers) - 1; i >= 0; i-- {
-		if err := a.closers[i](ctx); err != nil {
+	for _, closer := range slices.Backward(a.closers) {
+		if err := closer(ctx); err != nil {
 			faults = append(faults, err)
 		}
 	}

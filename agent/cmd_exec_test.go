@@ -29,7 +29,9 @@ const beVgpud = "VGPUD_TEST_BE_VGPUD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(beVgpud) == "1" {
-		os.Unsetenv(beVgpud)
+		if err := os.Unsetenv(beVgpud); err != nil {
+			panic(err)
+		}
 		os.Exit(execute(newRootCommand(), os.Args[1:]))
 	}
 	os.Exit(m.Run())

@@ -62,7 +62,7 @@ func parseTick(t *testing.T, text string) (*monitor.Snapshot, []string) {
 	sources := map[string]string{"nvml": "up", "ledger": "up", "pages": "up", "procs": "up", "kubelet": "up"}
 	snapshot := &monitor.Snapshot{}
 	var want []string
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		line = strings.TrimSpace(line)
 		words := strings.Fields(line)
 		if len(words) == 0 || strings.HasPrefix(line, "#") {

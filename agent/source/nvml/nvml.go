@@ -158,7 +158,7 @@ func (r *Reader) initialise() error {
 func (r *Reader) giveUp(err error) error {
 	if r.initialised {
 		r.initialised = false
-		r.library.Shutdown()
+		_ = r.library.Shutdown() // it is in trouble already
 	}
 	r.retryIn = min(max(2*r.retryIn, firstRetry), lastRetry)
 	r.retryAt = r.now().Add(r.retryIn)
