@@ -109,6 +109,18 @@ bool vgpu_block_add_references(enum vgpu_block_class block_class, uint64_t key, 
   return is_last;
 }
 
+void vgpu_blocks_learn_contexts(CUcontext (*context_of)(uint64_t pointer)) {
+  for (unsigned i = 0; i < STRIPE_COUNT; i++) {
+    struct stripe *stripe = &stripes[i];
+    vgpu_spin_lock(&stripe->lock);
+    for (uint64_t at = 0; at < stripe->capacity; at++) {
+      struct vgpu_block *block = &stripe->blocks[at];
+      if (block->block_class == VGPU_BLOCK_POINTER && !block->context) block->context = context_of(block->key);
+    }
+    vgpu_spin_unlock(&stripe->lock);
+  }
+}
+
 void vgpu_blocks_drop_context(CUcontext context, void (*release)(const struct vgpu_block *block)) {
   for (unsigned i = 0; context && i < STRIPE_COUNT; i++) {
     struct stripe *stripe = &stripes[i];

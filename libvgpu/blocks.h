@@ -28,7 +28,7 @@ struct vgpu_block {
   uint64_t key; /* pointer or handle */
   uint64_t bytes;
   union {
-    CUcontext context; /* dies with it; NULL: with nothing */
+    CUcontext context; /* dies with it; NULL: not known yet, or with none */
     uint64_t link;
   };
   uint32_t references;
@@ -46,6 +46,9 @@ bool vgpu_block_take(enum vgpu_block_class block_class, uint64_t key, struct vgp
 
 /* Adds to the references of a block. When they reach 0 it is taken out and *block is it: true. */
 bool vgpu_block_add_references(enum vgpu_block_class block_class, uint64_t key, int32_t add, struct vgpu_block *block);
+
+/* Asks `context_of` for the context of each pointer whose context is not known yet. */
+void vgpu_blocks_learn_contexts(CUcontext (*context_of)(uint64_t pointer));
 
 /* Calls `release` for each block of `context`, which is gone, and takes them out. */
 void vgpu_blocks_drop_context(CUcontext context, void (*release)(const struct vgpu_block *block));

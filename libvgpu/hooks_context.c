@@ -9,22 +9,38 @@
 #include "pools.h"
 #include "table.h"
 
-static void drop(CUcontext context) {
+static CUcontext context_of(uint64_t pointer) {
+  CUcontext context = NULL;
+  __typeof__(&cuPointerGetAttribute) get = VGPU_REAL(cuPointerGetAttribute);
+  return get && get(&context, CU_POINTER_ATTRIBUTE_CONTEXT, pointer) == CUDA_SUCCESS ? context : NULL;
+}
+
+/* While the context lives, its driver still knows which blocks are its. */
+static void prepare(void) {
+  if (!vgpu_is_limiting()) return;
   vgpu_check_fork();
+  vgpu_blocks_learn_contexts(context_of);
+}
+
+static void drop(CUcontext context) {
   vgpu_blocks_drop_context(context, vgpu_block_release);
   vgpu_pools_refresh();
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
   __typeof__(&cuCtxDestroy_v2) real = VGPU_REAL(cuCtxDestroy_v2);
-  CUresult result = real ? real(context) : CUDA_ERROR_NOT_INITIALIZED;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  prepare();
+  CUresult result = real(context);
   if (result == CUDA_SUCCESS && vgpu_is_limiting()) drop(context);
   return result;
 }
 
 CUresult cuCtxDestroy(CUcontext context) {
   __typeof__(&cuCtxDestroy) real = VGPU_REAL(cuCtxDestroy);
-  CUresult result = real ? real(context) : CUDA_ERROR_NOT_INITIALIZED;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  prepare();
+  CUresult result = real(context);
   if (result == CUDA_SUCCESS && vgpu_is_limiting()) drop(context);
   return result;
 }
@@ -52,6 +68,7 @@ static CUcontext primary_of(CUdevice device) {
 static CUresult run(CUresult (*real)(CUdevice), CUdevice device, bool is_reset) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   CUcontext context = primary_of(device);
+  if (context) prepare();
   CUresult result = real(device);
   if (result == CUDA_SUCCESS && context && (is_reset || !is_active(device))) drop(context);
   return result;

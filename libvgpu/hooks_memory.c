@@ -3,14 +3,15 @@
  *
  * hooks_memory.c - linear, pitched and managed memory. Each allocating hook: claim, ask the driver, keep the
  * claim under the pointer, or drop it. Each freeing one: take the block, ask the driver, settle by its result.
+ * Which context a block belongs to is not asked here, but when a context ends (hooks_context.c).
  */
 #include "claim.h"
 #include "pools.h"
 #include "table.h"
 
 /* Ends an allocation: `result` is the driver's. Memory that cannot be kept account of is given back. */
-static CUresult finish(struct vgpu_claim *claim, CUresult result, CUdeviceptr pointer, CUcontext context) {
-  if (result == CUDA_SUCCESS && vgpu_claim_keep(claim, VGPU_BLOCK_POINTER, pointer, context)) return CUDA_SUCCESS;
+static CUresult finish(struct vgpu_claim *claim, CUresult result, CUdeviceptr pointer) {
+  if (result == CUDA_SUCCESS && vgpu_claim_keep(claim, VGPU_BLOCK_POINTER, pointer, NULL)) return CUDA_SUCCESS;
   if (result == CUDA_SUCCESS) {
     VGPU_REAL(cuMemFree_v2)(pointer);
     result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -27,7 +28,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
   CUresult refused = vgpu_claim_begin(&claim, VGPU_KIND_DEVICE, bytes);
   if (refused != CUDA_SUCCESS) return refused;
   CUresult result = real(pointer, bytes);
-  return claim.place.book ? finish(&claim, result, *pointer, vgpu_current_context()) : result;
+  return claim.place.book ? finish(&claim, result, *pointer) : result;
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {
@@ -38,7 +39,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {
   CUresult refused = vgpu_claim_begin(&claim, VGPU_KIND_DEVICE, bytes);
   if (refused != CUDA_SUCCESS) return refused;
   CUresult result = real(pointer, bytes);
-  return claim.place.book ? finish(&claim, result, *pointer, vgpu_current_context()) : result;
+  return claim.place.book ? finish(&claim, result, *pointer) : result;
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
@@ -49,7 +50,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
   CUresult refused = vgpu_claim_begin(&claim, VGPU_KIND_MANAGED, bytes);
   if (refused != CUDA_SUCCESS) return refused;
   CUresult result = real(pointer, bytes, flags);
-  return claim.place.book ? finish(&claim, result, *pointer, vgpu_current_context()) : result;
+  return claim.place.book ? finish(&claim, result, *pointer) : result;
 }
 
 /* What a pitched block of these sides takes at most, for rows of the alignment learnt so far. */
@@ -69,9 +70,9 @@ static void learn_pitch(struct vgpu_device *device, uint64_t width_bytes, uint64
 /* Ends a pitched allocation: the claim becomes what the driver took. */
 static CUresult finish_pitched(struct vgpu_claim *claim, CUresult result, CUdeviceptr pointer, uint64_t width_bytes,
                                uint64_t height, uint64_t pitch) {
-  if (!claim->place.book || result != CUDA_SUCCESS) return finish(claim, result, pointer, NULL);
+  if (!claim->place.book || result != CUDA_SUCCESS) return finish(claim, result, pointer);
   learn_pitch(claim->device, width_bytes, pitch);
-  if (vgpu_claim_resize(claim, pitch * height)) return finish(claim, result, pointer, vgpu_current_context());
+  if (vgpu_claim_resize(claim, pitch * height)) return finish(claim, result, pointer);
   VGPU_REAL(cuMemFree_v2)(pointer);
   vgpu_claim_drop(claim);
   return CUDA_ERROR_OUT_OF_MEMORY;

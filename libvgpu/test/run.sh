@@ -13,7 +13,7 @@ export PATH=$out/sim:$PATH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
-MIB=1048576
+export MIB=1048576
 unset LD_PRELOAD CUDA_VISIBLE_DEVICES VGPUD_ALLOCATION CUDA_DEVICE_MEMORY_SHARED_CACHE "${!CUDA_DEVICE_MEMORY_LIMIT@}"
 export LD_LIBRARY_PATH=$out/sim
 
