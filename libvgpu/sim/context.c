@@ -6,6 +6,7 @@
  */
 #include "driver.h"
 #include "host.h"
+#include "node.h"
 
 static struct gs_objects contexts = {.object_bytes = sizeof(struct gs_context), .capacity = 16384};
 static uint64_t next_id = 1;
@@ -18,6 +19,7 @@ bool gs_context_valid(const struct gs_context *context) {
 static CUresult begin(struct gs_context *context, struct gs_device *device, unsigned flags) {
   uint64_t overhead = gs_driver.settings->context_overhead_bytes;
   if (overhead && gs_memory_take(device->gpu, overhead) < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  gs_node_touch(device->gpu_index);
   context->device = device;
   context->overhead_bytes = overhead;
   context->id = next_id++;

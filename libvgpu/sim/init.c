@@ -4,14 +4,12 @@
  * init.c - cuInit, versions and which cards this process sees (CUDA_VISIBLE_DEVICES, device nodes).
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "driver.h"
+#include "node.h"
 
 struct gs_driver gs_driver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 __thread struct gs_thread gs_thread __attribute__((tls_model("initial-exec")));
@@ -34,14 +32,6 @@ bool gs_driver_attach(void) {
 static void forbid_in_child(void) {
   if (gs_driver.initialized) gs_driver.initialized = 2;
   memset(&gs_thread, 0, sizeof gs_thread);
-}
-
-/* With device_nodes = 1 a card is there for whoever can open its node. */
-static bool node_opens(uint32_t gpu) {
-  char path[32];
-  if (!gs_driver.settings->device_nodes) return true;
-  snprintf(path, sizeof path, "/dev/nvidia%u", gpu);
-  return open(path, O_RDWR | O_CLOEXEC) >= 0; /* stays open: who holds the node uses the card */
 }
 
 /* The card that one element of CUDA_VISIBLE_DEVICES names among the `count` in `present`: an index or a
@@ -95,7 +85,7 @@ static CUresult find_devices(void) {
   uint64_t memory_bytes = 0;
   int count = 0;
   for (uint32_t gpu = 0; gpu < gs_driver.settings->gpu_count; gpu++)
-    if (node_opens(gpu)) present[count++] = gpu;
+    if (gs_node_open((int)gpu)) present[count++] = gpu;
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   gs_driver.device_count = 0;
   if (list) add_visible(list, present, count);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "node.h"
 
 enum { FREEABLE = 1u << GS_BLOCK_DEVICE | 1u << GS_BLOCK_MANAGED | 1u << GS_BLOCK_POOL };
 
@@ -19,6 +20,7 @@ static CUresult allocate(struct gs_context *context, CUdeviceptr *out, uint64_t 
     gs_pool_empty_device(device); /* what pools keep unused goes before an allocation is refused */
     if (gs_memory_take(device->gpu, bytes) < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  gs_node_touch(device->gpu_index);
   struct gs_block model = {.held_bytes = bytes, .context = context, .device = device, .kind = kind};
   if (kind == GS_BLOCK_MANAGED) model.flags = GS_BLOCK_TOUCHED; /* the program may write it by itself */
   uint64_t address = gs_arena_alloc(bytes, &model);

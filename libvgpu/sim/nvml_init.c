@@ -4,13 +4,12 @@
  * nvml_init.c - start and end of NVML, versions and error texts.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "node.h"
 #include "nvml_types.h"
 
 struct nv_state nv_state;
@@ -40,20 +39,10 @@ nvmlReturn_t nv_copy_text(char *out, unsigned bytes, const char *text) {
   return NVML_SUCCESS;
 }
 
-/* With device_nodes = 1 a card is there for whoever can open its node. */
-static bool node_opens(uint32_t gpu) {
-  char path[32];
-  if (!gs_self.region->settings.device_nodes) return true;
-  snprintf(path, sizeof path, "/dev/nvidia%u", gpu);
-  int fd = open(path, O_RDWR | O_CLOEXEC);
-  if (fd >= 0) close(fd);
-  return fd >= 0;
-}
-
 static void find_devices(void) {
   nv_state.device_count = 0;
   for (uint32_t gpu = 0; gpu < gs_self.region->settings.gpu_count; gpu++) {
-    if (!node_opens(gpu)) continue;
+    if (!gs_node_open((int)gpu)) continue;
     struct nv_device *device = &nv_state.devices[nv_state.device_count++];
     device->gpu = &gs_self.region->gpus[gpu];
     device->gpu_index = (int)gpu;

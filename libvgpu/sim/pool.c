@@ -9,6 +9,7 @@
  * up to 512 bytes. Pools that a program creates work like the default one. Only its own process uses a pool.
  */
 #include "driver.h"
+#include "node.h"
 
 static const uint64_t GROWTH_BYTES = 2u << 20;
 static const uint64_t PIECE_BYTES = 512;
@@ -48,6 +49,7 @@ static struct gs_pool *valid_pool(struct gs_pool *pool) {
 
 /* Gives back all above `keep` that is not in use, in whole steps. The caller holds gs_driver.mutex. */
 static void trim(struct gs_pool *pool, uint64_t keep) {
+  if (pool->reserved_bytes <= keep) return;
   uint64_t floor = round_up(pool->used_bytes > keep ? pool->used_bytes : keep, GROWTH_BYTES);
   if (pool->reserved_bytes <= floor) return;
   gs_memory_give(pool->device->gpu, pool->reserved_bytes - floor);
@@ -96,6 +98,7 @@ static CUresult reserve(struct gs_pool *pool, uint64_t bytes) {
     uint64_t growth = round_up(needed - pool->reserved_bytes, GROWTH_BYTES);
     if (gs_memory_take(pool->device->gpu, growth) < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     pool->reserved_bytes += growth;
+    gs_node_touch(pool->device->gpu_index);
   }
   __atomic_fetch_add(&pool->used_bytes, bytes, __ATOMIC_RELAXED);
   if (pool->reserved_bytes > pool->reserved_high_bytes) pool->reserved_high_bytes = pool->reserved_bytes;
