@@ -144,7 +144,7 @@ func (a *app) open() error {
 func (a *app) openSources() {
 	gpus := a.parts.gpus
 	if gpus == nil {
-		reader := nvml.New(a.config.NVMLLibrary, time.Now)
+		reader := nvml.New(a.config.NVMLLibrary, nvml.TickPatience, time.Now)
 		a.onClose(reader.Close)
 		gpus = reader
 	}

@@ -20,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"go.uber.org/goleak"
 
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/source"
@@ -69,7 +70,9 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	directory, err := os.MkdirTemp("", "node") // short: sockets lie in it
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs last
+	directory, err := os.MkdirTemp("", "node")         // short: sockets lie in it
 	if err != nil {
 		t.Fatal(err)
 	}

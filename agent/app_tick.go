@@ -40,9 +40,7 @@ func (a *app) loop(ctx context.Context) error {
 
 // tick looks at everything once and acts. An error says that the slices cannot be offered as configured.
 func (a *app) tick(ctx context.Context) error {
-	readCtx, cancel := context.WithTimeout(ctx, max(a.config.TickInterval, minReadTime))
-	snapshot := monitor.Collect(readCtx, a.sources, a.parts.now())
-	cancel()
+	snapshot := monitor.Collect(ctx, a.sources, a.parts.now())
 	if ctx.Err() != nil {
 		return nil // stopping: what could not be read now means nothing
 	}
@@ -59,9 +57,6 @@ func (a *app) tick(ctx context.Context) error {
 	}
 	return err
 }
-
-// minReadTime is how long a tick waits for the driver, however short the interval is.
-const minReadTime = time.Second
 
 // report logs what an operator acts on: changes, never the same state twice.
 func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {

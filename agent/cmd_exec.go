@@ -72,9 +72,6 @@ AMOUNT is ` + quantityRule + `.`,
 
 // runExec makes the slice, runs the command and takes the slice away. The code is the command's when err is nil.
 func runExec(ctx context.Context, options execOptions, arguments, environ []string) (int, error) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	memory, set, err := parseQuantity(options.memory)
 	if err != nil {
 		return exitSetup, fmt.Errorf("--memory: %w", err)
@@ -123,10 +120,7 @@ func findProgram(name string) (path string, code int, err error) {
 
 // findGPU asks NVML for the cards and chooses one.
 func findGPU(ctx context.Context, options execOptions, variables map[string]string) (string, error) {
-	const patience = 10 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	reader := nvml.New(options.nvmlLibrary, time.Now)
+	reader := nvml.New(options.nvmlLibrary, nvml.ExecPatience, time.Now)
 	gpus, err := reader.GPUs(ctx)
 	uuid, chooseErr := chooseGPU(options.gpu, variables["CUDA_VISIBLE_DEVICES"], gpus, err)
 	return uuid, errors.Join(chooseErr, reader.Close(ctx))

@@ -361,3 +361,41 @@ func TestExecOnSimulatedGPU(t *testing.T) {
 		checkEmpty(t, base)
 	}
 }
+
+// No root is needed: the slice lies in a directory of the user's own below TMPDIR.
+func TestExecAsOrdinaryUser(t *testing.T) {
+	require.Root(t) // to become somebody else
+	directory := shortTemp(t)
+	if err := os.Chmod(directory, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	library := filepath.Join(require.Build(t, "libvgpu.so"), "libvgpu.so")
+	for name, from := range map[string]string{"vgpud": os.Args[0], "libvgpu.so": library} {
+		content, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(directory, name), content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	temporary := filepath.Join(directory, "tmp")
+	if err := errors.Join(os.Mkdir(temporary, 0o777), os.Chmod(temporary, 0o777|fs.ModeSticky)); err != nil {
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	command := exec.Command(filepath.Join(directory, "vgpud"), "exec", "--memory=1Gi", "--gpu="+gpuA,
+		"--nvml-library=/nonexistent", "--", "sh", "-c", `id -u; echo "$LD_PRELOAD"; grep -c libvgpu.so /proc/self/maps`)
+	command.Dir = directory
+	command.Env = append(withoutVariables(os.Environ(), "LD_PRELOAD", "XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES"), beVgpud+"=1", "TMPDIR="+temporary)
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	words := strings.Fields(string(out))
+	if len(words) != 3 || words[0] != "65534" || !strings.HasPrefix(words[1], filepath.Join(temporary, "vgpud-65534")+"/") || words[2] == "0" {
+		t.Errorf("user, library and mappings of it: %q", words)
+	}
+	checkEmpty(t, filepath.Join(temporary, "vgpud-65534"))
+}

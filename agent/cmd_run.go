@@ -6,7 +6,6 @@
 package main
 
 import (
-	"context"
 	"os/signal"
 
 	"github.com/spf13/cobra"
@@ -31,11 +30,7 @@ Each option can also be given as VGPUD_<OPTION> in the environment, or as a key 
 			if printConfig {
 				return config.Print(command.OutOrStdout())
 			}
-			parent := command.Context()
-			if parent == nil {
-				parent = context.Background()
-			}
-			ctx, stop := signal.NotifyContext(parent, unix.SIGTERM, unix.SIGINT)
+			ctx, stop := signal.NotifyContext(command.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
 			return runAgent(ctx, config, config.newLogger(command.ErrOrStderr()), parts{})
 		},

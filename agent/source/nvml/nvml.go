@@ -29,6 +29,12 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+// Patience of the callers. The first use of a card can take the driver seconds when nothing else keeps it awake.
+const (
+	TickPatience = 5 * time.Second
+	ExecPatience = time.Minute
+)
+
 // Library is the part of go-nvml that is used.
 type Library interface {
 	Init() nvml.Return
@@ -40,9 +46,10 @@ type Library interface {
 
 // Reader reads all cards. It is safe for concurrent use; one read runs at a time.
 type Reader struct {
-	library Library
-	root    string           // of sysfs
-	now     func() time.Time // for the back-off
+	library  Library
+	patience time.Duration    // how long a read may take
+	root     string           // of sysfs
+	now      func() time.Time // for the back-off
 
 	turn chan struct{} // held by the one who talks to the library
 
@@ -56,17 +63,18 @@ type Reader struct {
 
 var _ source.GPUs = (*Reader)(nil)
 
-// New makes a reader of the library at path; empty: as the loader finds it. Nothing is loaded yet.
-func New(path string, now func() time.Time) *Reader {
+// New makes a reader of the library at path; empty: as the loader finds it. A read fails after patience. Nothing is
+// loaded yet.
+func New(path string, patience time.Duration, now func() time.Time) *Reader {
 	var options []nvml.LibraryOption
 	if path != "" {
 		options = append(options, nvml.WithLibraryPath(path))
 	}
-	return newReader(nvml.New(options...), "/", now)
+	return newReader(nvml.New(options...), patience, "/", now)
 }
 
-func newReader(library Library, root string, now func() time.Time) *Reader {
-	return &Reader{library: library, root: root, now: now, turn: make(chan struct{}, 1), has: map[string]bool{}}
+func newReader(library Library, patience time.Duration, root string, now func() time.Time) *Reader {
+	return &Reader{library: library, patience: patience, root: root, now: now, turn: make(chan struct{}, 1), has: map[string]bool{}}
 }
 
 // answer is what one read yields.
@@ -75,8 +83,11 @@ type answer struct {
 	err  error
 }
 
-// GPUs implements source.GPUs. It returns when ctx ends although the library may hang; reads fail until it comes back.
+// GPUs implements source.GPUs. It returns when its patience or ctx ends although the library may hang; reads fail until
+// the library comes back.
 func (r *Reader) GPUs(ctx context.Context) ([]source.GPU, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	defer cancel()
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():

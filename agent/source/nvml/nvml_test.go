@@ -81,7 +81,7 @@ func TestReadsCards(t *testing.T) {
 	if err := os.MkdirAll(slot, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	reader := newReader(&library{devices: []*mock.Device{card("GPU-a")}}, root, time.Now)
+	reader := newReader(&library{devices: []*mock.Device{card("GPU-a")}}, time.Minute, root, time.Now)
 	want := []source.GPU{{UUID: "GPU-a", Model: "Model GPU-a", TotalBytes: 1000, ReservedBytes: 10, UsedBytes: 5, NUMANode: -1,
 		Processes: []source.GPUProcess{{PID: 7, UsedBytes: 5}, {PID: 8}}}}
 	if diff := cmp.Diff(want, read(t, reader)); diff != "" {
@@ -103,7 +103,7 @@ func TestOldLibrary(t *testing.T) {
 	device.GetMemoryInfo_v2Func, device.GetMigModeFunc, device.GetComputeRunningProcessesFunc = nil, nil, nil
 	device.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{Total: 900, Used: 1}, nvml.SUCCESS }
 	reader := newReader(&library{devices: []*mock.Device{device}, missing: map[string]bool{"nvmlDeviceGetMemoryInfo_v2": true,
-		"nvmlDeviceGetMigMode": true, "nvmlDeviceGetComputeRunningProcesses": true}}, t.TempDir(), time.Now)
+		"nvmlDeviceGetMigMode": true, "nvmlDeviceGetComputeRunningProcesses": true}}, time.Minute, t.TempDir(), time.Now)
 	if got := read(t, reader)[0]; got.TotalBytes != 900 || got.ReservedBytes != 0 || got.Err != nil {
 		t.Errorf("%+v", got)
 	}
@@ -114,7 +114,7 @@ func TestCardsInTrouble(t *testing.T) {
 	lost.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return nvml.Memory_v2{}, nvml.ERROR_GPU_IS_LOST }
 	broken.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return nvml.Memory_v2{}, nvml.ERROR_UNKNOWN }
 	mig.GetMigModeFunc = func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS }
-	reader := newReader(&library{devices: []*mock.Device{lost, broken, nameless, mig, card("GPU-good")}}, t.TempDir(), time.Now)
+	reader := newReader(&library{devices: []*mock.Device{lost, broken, nameless, mig, card("GPU-good")}}, time.Minute, t.TempDir(), time.Now)
 	gpus := read(t, reader)
 	if len(gpus) != 4 {
 		t.Fatalf("%d cards, want the 4 that have a UUID", len(gpus))
@@ -137,7 +137,7 @@ func TestCardsInTrouble(t *testing.T) {
 func TestLateLibrary(t *testing.T) {
 	now := time.Unix(1000, 0)
 	late := &library{init: nvml.ERROR_LIBRARY_NOT_FOUND, devices: []*mock.Device{card("GPU-a")}}
-	reader := newReader(late, t.TempDir(), func() time.Time { return now })
+	reader := newReader(late, time.Minute, t.TempDir(), func() time.Time { return now })
 	for range 100 {
 		if _, err := reader.GPUs(t.Context()); err == nil || !strings.Contains(err.Error(), "not found") {
 			t.Fatalf("without a library: %v", err)
@@ -159,16 +159,14 @@ func TestLateLibrary(t *testing.T) {
 	read(t, reader)
 }
 
-// A call that hangs costs the caller no more than its own deadline, and nothing piles up behind it.
+// A call that hangs costs the caller no more than its patience, and nothing piles up behind it.
 func TestHangingLibrary(t *testing.T) {
 	stuck := &library{devices: []*mock.Device{card("GPU-a")}, hang: make(chan struct{})}
-	reader := newReader(stuck, t.TempDir(), time.Now)
+	reader := newReader(stuck, 20*time.Millisecond, t.TempDir(), time.Now)
 	for range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		if _, err := reader.GPUs(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := reader.GPUs(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v, want the deadline", err)
 		}
-		cancel()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -176,6 +174,7 @@ func TestHangingLibrary(t *testing.T) {
 		t.Errorf("closing: %v", err)
 	}
 	close(stuck.hang)
+	reader.patience = time.Minute
 	if got := read(t, reader); len(got) != 1 {
 		t.Errorf("after the hang: %+v", got)
 	}
@@ -185,7 +184,7 @@ func TestHangingLibrary(t *testing.T) {
 }
 
 func TestMissingLibraryFile(t *testing.T) {
-	reader := New(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), time.Now)
+	reader := New(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), time.Minute, time.Now)
 	if _, err := reader.GPUs(t.Context()); err == nil || !strings.Contains(err.Error(), "--nvml-library") {
 		t.Errorf("error %v does not say what to look at", err)
 	}
@@ -202,7 +201,7 @@ func TestLibraryIsInstalledLater(t *testing.T) {
 	}
 	t.Setenv("GPUSIM_DIR", simulation)
 	now := time.Unix(1000, 0)
-	reader := New(path, func() time.Time { return now })
+	reader := New(path, time.Minute, func() time.Time { return now })
 	if _, err := reader.GPUs(t.Context()); err == nil {
 		t.Fatal("a library that is not there was loaded")
 	}
