@@ -42,7 +42,8 @@ static uint64_t block_count(uint32_t class) {
 
 bool gs_arena_init(uint64_t memory_bytes, bool accessible) {
   uint64_t stretch = 1ull << 32;
-  while (stretch < 2 * memory_bytes && stretch < LONGEST_STRETCH) stretch <<= 1;
+  while (stretch < 2 * memory_bytes && stretch < LONGEST_STRETCH)
+    stretch <<= 1;
   int access = accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
   void *base = mmap(NULL, stretch * CLASSES, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return false;
@@ -56,11 +57,11 @@ bool gs_arena_init(uint64_t memory_bytes, bool accessible) {
 
 static uint64_t address_of(uint32_t class, const struct gs_block *block) {
   uint64_t number = (uint64_t)(block - arena.classes[class].blocks);
-  return arena.base + ((uint64_t)class << arena.stretch_shift) + (number << (class + SMALLEST_SHIFT));
+  return arena.base + ((uint64_t) class << arena.stretch_shift) + (number << (class + SMALLEST_SHIFT));
 }
 
 uint64_t gs_arena_address(const struct gs_block *block) {
-  for (uint32_t class = 0; class < CLASSES; class++) {
+  for (uint32_t class = 0; class < CLASSES; class ++) {
     struct gs_block *blocks = arena.classes[class].blocks;
     if (blocks && block >= blocks && block < blocks + block_count(class)) return address_of(class, block);
   }
@@ -87,8 +88,10 @@ static void link_block(struct gs_block *block) {
 }
 
 static void unlink_block(struct gs_block *block) {
-  if (block->previous) block->previous->next = block->next;
-  else if (block->context) block->context->blocks = block->next;
+  if (block->previous)
+    block->previous->next = block->next;
+  else if (block->context)
+    block->context->blocks = block->next;
   if (block->next) block->next->previous = block->previous;
 }
 
@@ -101,8 +104,10 @@ uint64_t gs_arena_alloc(uint64_t bytes, const struct gs_block *model) {
   pthread_mutex_lock(&arena.mutex);
   if (class->blocks || map_descriptions(number)) {
     block = class->free_list;
-    if (block) class->free_list = block->next;
-    else if (class->used < block_count(number)) block = &class->blocks[class->used++];
+    if (block)
+      class->free_list = block->next;
+    else if (class->used < block_count(number))
+      block = &class->blocks[class->used++];
   }
   if (block) {
     *block = *model;

@@ -24,8 +24,8 @@ struct gs_block {
   struct gs_device *device;
   struct gs_block *previous, *next; /* of the same context; `next` also links free blocks */
   struct gs_pool *pool;
-  uint32_t kind;    /* enum gs_block_kind */
-  uint32_t flags;   /* bit 31: pages may have been touched; the rest is the caller's */
+  uint32_t kind;  /* enum gs_block_kind */
+  uint32_t flags; /* bit 31: pages may have been touched; the rest is the caller's */
 };
 #define GS_BLOCK_TOUCHED 0x80000000u
 

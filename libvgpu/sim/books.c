@@ -40,7 +40,8 @@ static bool holder_dead(uint32_t word) {
 /* After the holder died in the middle of an update. */
 static void repair_books(struct gs_gpu *gpu) {
   uint64_t used = 0;
-  for (uint32_t slot = 0; slot < GS_CUDA_SLOTS; slot++) used += gpu->held_bytes[slot];
+  for (uint32_t slot = 0; slot < GS_CUDA_SLOTS; slot++)
+    used += gpu->held_bytes[slot];
   gpu->used_bytes = used;
   gs_engine_repair(gpu);
 }
@@ -56,19 +57,17 @@ static void lock_slowly(struct gs_gpu *gpu) {
   for (;;) {
     uint32_t word = __atomic_load_n(&gpu->lock, __ATOMIC_RELAXED);
     if (word == 0) {
-      if (__atomic_compare_exchange_n(&gpu->lock, &word, mine | waiter_flag, false, __ATOMIC_ACQUIRE,
-                                      __ATOMIC_RELAXED))
+      if (__atomic_compare_exchange_n(&gpu->lock, &word, mine | waiter_flag, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return;
       continue;
     }
-    if (!(word & waiter_flag) && !__atomic_compare_exchange_n(&gpu->lock, &word, word | waiter_flag, false,
-                                                              __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    if (!(word & waiter_flag) &&
+        !__atomic_compare_exchange_n(&gpu->lock, &word, word | waiter_flag, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
       continue;
     word |= waiter_flag;
     long slept = syscall(SYS_futex, &gpu->lock, FUTEX_WAIT, word, &patience, NULL, 0);
     if (slept == 0 || errno != ETIMEDOUT || !holder_dead(word & ~waiter_flag)) continue;
-    if (__atomic_compare_exchange_n(&gpu->lock, &word, mine | waiter_flag, false, __ATOMIC_ACQUIRE,
-                                    __ATOMIC_RELAXED)) {
+    if (__atomic_compare_exchange_n(&gpu->lock, &word, mine | waiter_flag, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
       repair_books(gpu);
       return;
     }

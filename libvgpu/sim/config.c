@@ -39,8 +39,16 @@ bool gs_parse_bytes(const char *text, uint64_t *bytes) {
   static const struct {
     const char *suffix;
     uint64_t unit;
-  } units[] = {{"", 1},          {"B", 1},           {"KiB", 1ull << 10}, {"MiB", 1ull << 20}, {"GiB", 1ull << 30},
-               {"TiB", 1ull << 40}, {"KB", 1000},     {"MB", 1000000},     {"GB", 1000000000},  {"TB", 1000000000000}};
+  } units[] = {{"", 1},
+               {"B", 1},
+               {"KiB", 1ull << 10},
+               {"MiB", 1ull << 20},
+               {"GiB", 1ull << 30},
+               {"TiB", 1ull << 40},
+               {"KB", 1000},
+               {"MB", 1000000},
+               {"GB", 1000000000},
+               {"TB", 1000000000000}};
   char *end;
   errno = 0;
   if (!isdigit((unsigned char)*text)) return false;
@@ -190,9 +198,11 @@ static int apply(struct gs_region *region, const char *key, const char *value) {
 }
 
 static char *trim(char *text) {
-  while (isspace((unsigned char)*text)) text++;
+  while (isspace((unsigned char)*text))
+    text++;
   char *end = text + strlen(text);
-  while (end > text && isspace((unsigned char)end[-1])) *--end = 0;
+  while (end > text && isspace((unsigned char)end[-1]))
+    *--end = 0;
   return text;
 }
 

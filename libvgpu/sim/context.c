@@ -29,9 +29,9 @@ static CUresult begin(struct gs_context *context, struct gs_device *device, unsi
   return CUDA_SUCCESS;
 }
 
-/* Frees all that was made in the context, and what the device's pools keep if it was the last one there. */
+/* Frees all that was made in the context, and with the primary one what the device's pools keep. The caller has
+ * waited for the context's work and holds gs_driver.mutex. */
 static void end(struct gs_context *context) {
-  gs_engine_wait(context->device->gpu, gs_engine_mark(context->device->gpu));
   context->alive = false;
   gs_streams_release_context(context);
   gs_events_release_context(context);
@@ -41,6 +41,10 @@ static void end(struct gs_context *context) {
   if (context->primary) gs_pool_reset_device(context->device);
   if (context->overhead_bytes) gs_memory_give(context->device->gpu, context->overhead_bytes);
   context->overhead_bytes = 0;
+}
+
+static void wait_for_work(struct gs_device *device) {
+  gs_engine_wait(device->gpu, gs_engine_mark(device->gpu));
 }
 
 static CUresult push(struct gs_context *context) {
@@ -88,6 +92,7 @@ CU_API(cuCtxCreate_v3)(CUcontext *out, const void *affinities, int count, unsign
 static CUresult destroy(struct gs_context *context) {
   if (!gs_context_valid(context) || !context->alive) return CUDA_ERROR_INVALID_CONTEXT;
   if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  wait_for_work(context->device);
   pthread_mutex_lock(&gs_driver.mutex);
   end(context);
   gs_object_free(&contexts, context);
@@ -170,7 +175,7 @@ CU_API(cuCtxGetDevice)(CUdevice *out) {
 CU_API(cuCtxSynchronize)(void) {
   ENTER(cuCtxSynchronize);
   NEED_CONTEXT(context);
-  gs_engine_wait(context->device->gpu, gs_engine_mark(context->device->gpu));
+  wait_for_work(context->device);
   gs_pool_trim_device(context->device);
   return CUDA_SUCCESS;
 }
@@ -204,6 +209,7 @@ CU_API(cuDevicePrimaryCtxRelease_v2)(CUdevice ordinal) {
   ENTER(cuDevicePrimaryCtxRelease_v2);
   struct gs_device *device = gs_device_of(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (device->primary_retained == 1) wait_for_work(device);
   pthread_mutex_lock(&gs_driver.mutex);
   CUresult result = device->primary_retained > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
   if (result == CUDA_SUCCESS && --device->primary_retained == 0) end(device->primary);
@@ -216,6 +222,7 @@ CU_API(cuDevicePrimaryCtxReset_v2)(CUdevice ordinal) {
   ENTER(cuDevicePrimaryCtxReset_v2);
   struct gs_device *device = gs_device_of(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  wait_for_work(device);
   pthread_mutex_lock(&gs_driver.mutex);
   if (device->primary && device->primary->alive) end(device->primary);
   device->primary_retained = 0;

@@ -14,8 +14,8 @@ struct place {
 };
 
 /* Finds a side's place. Offsets and sizes are those of the descriptor; rows 0: as many as are copied. */
-static CUresult locate(struct place *place, unsigned type, const void *on_host, CUdeviceptr on_device, const size_t at[3],
-                       size_t pitch, size_t rows, const size_t extent[3]) {
+static CUresult locate(struct place *place, unsigned type, const void *on_host, CUdeviceptr on_device,
+                       const size_t at[3], size_t pitch, size_t rows, const size_t extent[3]) {
   uint64_t last;
   if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
   if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)

@@ -20,7 +20,9 @@ typedef struct gs_module *CUmodule;
 typedef struct gs_kernel *CUfunction;
 typedef struct gs_pool *CUmemoryPool;
 typedef struct gs_array *CUarray;
-typedef struct { unsigned char bytes[16]; } CUuuid;
+typedef struct {
+  unsigned char bytes[16];
+} CUuuid;
 
 enum {
   CUDA_SUCCESS = 0,

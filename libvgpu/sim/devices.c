@@ -75,10 +75,13 @@ CU_API(cuDeviceGetAttribute)(int *value, int attribute, CUdevice ordinal) {
   *value = 0;
   switch (attribute) {
 #define ATTRIBUTE(number, expression) \
-  case number: *value = (expression); break;
+  case number:                        \
+    *value = (expression);            \
+    break;
 #include "attributes.def"
 #undef ATTRIBUTE
-    default: break;
+  default:
+    break;
   }
   return CUDA_SUCCESS;
 }

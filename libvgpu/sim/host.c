@@ -19,7 +19,8 @@ static struct {
 /* Index of the range that holds `address`, or count. The caller holds the mutex. */
 static size_t find(uintptr_t address) {
   size_t i = 0;
-  while (i < host.count && address - host.ranges[i].base >= host.ranges[i].bytes) i++;
+  while (i < host.count && address - host.ranges[i].base >= host.ranges[i].bytes)
+    i++;
   return i;
 }
 

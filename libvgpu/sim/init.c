@@ -88,9 +88,13 @@ static CUresult find_devices(void) {
     if (gs_node_open((int)gpu)) present[count++] = gpu;
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   gs_driver.device_count = 0;
-  if (list) add_visible(list, present, count);
-  else for (int i = 0; i < count; i++) add_device((int)present[i]);
-  for (int i = 0; i < gs_driver.device_count; i++) memory_bytes += gs_driver.devices[i].gpu->card.memory_bytes;
+  if (list)
+    add_visible(list, present, count);
+  else
+    for (int i = 0; i < count; i++)
+      add_device((int)present[i]);
+  for (int i = 0; i < gs_driver.device_count; i++)
+    memory_bytes += gs_driver.devices[i].gpu->card.memory_bytes;
   if (gs_driver.device_count == 0) return CUDA_ERROR_NO_DEVICE;
   bool accessible = gs_driver.settings->backing == GS_BACKING_REAL;
   return gs_arena_init(memory_bytes, accessible) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -141,7 +145,6 @@ int gs_cuda_not_supported(int function);
 int gs_cuda_not_supported(int function) {
   CUresult entered = gs_enter((enum gs_function_number)function);
   const char *wanted = getenv("GPUSIM_LOG");
-  if (wanted && strcmp(wanted, "1") == 0)
-    fprintf(stderr, "gpusim: %s: not supported\n", gs_functions[function].name);
+  if (wanted && strcmp(wanted, "1") == 0) fprintf(stderr, "gpusim: %s: not supported\n", gs_functions[function].name);
   return entered != CUDA_SUCCESS ? entered : CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -19,7 +19,8 @@ enum kernel_attribute {
   KERNEL_ATTRIBUTES = 16
 };
 
-static CUresult launch(CUfunction kernel, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream stream) {
+static CUresult launch(CUfunction kernel, const unsigned grid[3], const unsigned block[3], unsigned shared,
+                       CUstream stream) {
   NEED_CONTEXT(context);
   if (!gs_kernel_valid(kernel)) return CUDA_ERROR_INVALID_HANDLE;
   NEED_STREAM(stream);
@@ -67,13 +68,25 @@ CU_API(cuFuncGetAttribute)(int *value, int attribute, CUfunction kernel) {
   if (!gs_kernel_valid(kernel)) return CUDA_ERROR_INVALID_HANDLE;
   const struct gs_card *card = &kernel->object.context->device->gpu->card;
   switch (attribute) {
-    case KERNEL_THREADS: *value = THREADS_PER_BLOCK; break;
-    case KERNEL_REGISTERS: *value = REGISTERS; break;
-    case KERNEL_PTX:
-    case KERNEL_BINARY: *value = (int)(card->compute_major * 10 + card->compute_minor); break;
-    case KERNEL_DYNAMIC_SHARED: *value = kernel->dynamic_shared_bytes ? kernel->dynamic_shared_bytes : SHARED_BYTES; break;
-    case KERNEL_CARVEOUT: *value = kernel->carveout; break;
-    default: *value = 0; break;
+  case KERNEL_THREADS:
+    *value = THREADS_PER_BLOCK;
+    break;
+  case KERNEL_REGISTERS:
+    *value = REGISTERS;
+    break;
+  case KERNEL_PTX:
+  case KERNEL_BINARY:
+    *value = (int)(card->compute_major * 10 + card->compute_minor);
+    break;
+  case KERNEL_DYNAMIC_SHARED:
+    *value = kernel->dynamic_shared_bytes ? kernel->dynamic_shared_bytes : SHARED_BYTES;
+    break;
+  case KERNEL_CARVEOUT:
+    *value = kernel->carveout;
+    break;
+  default:
+    *value = 0;
+    break;
   }
   return CUDA_SUCCESS;
 }
@@ -81,9 +94,12 @@ CU_API(cuFuncGetAttribute)(int *value, int attribute, CUfunction kernel) {
 CU_API(cuFuncSetAttribute)(CUfunction kernel, int attribute, int value) {
   ENTER(cuFuncSetAttribute);
   if (!gs_kernel_valid(kernel)) return CUDA_ERROR_INVALID_HANDLE;
-  if (attribute == KERNEL_DYNAMIC_SHARED && value >= 0) kernel->dynamic_shared_bytes = value;
-  else if (attribute == KERNEL_CARVEOUT && value >= -1 && value <= 100) kernel->carveout = value;
-  else return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == KERNEL_DYNAMIC_SHARED && value >= 0)
+    kernel->dynamic_shared_bytes = value;
+  else if (attribute == KERNEL_CARVEOUT && value >= -1 && value <= 100)
+    kernel->carveout = value;
+  else
+    return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 

@@ -67,8 +67,10 @@ CU_API(cuMemAllocManaged)(CUdeviceptr *out, size_t bytes, unsigned flags) {
 }
 
 static void give_back(const struct gs_block *block) {
-  if (block->kind == GS_BLOCK_POOL) gs_pool_release(block->pool, block->held_bytes);
-  else if (block->held_bytes) gs_memory_give(block->device->gpu, block->held_bytes);
+  if (block->kind == GS_BLOCK_POOL)
+    gs_pool_release(block->pool, block->held_bytes);
+  else if (block->held_bytes)
+    gs_memory_give(block->device->gpu, block->held_bytes);
 }
 
 CUresult gs_memory_free(CUdeviceptr pointer) {

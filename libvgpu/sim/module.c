@@ -135,7 +135,8 @@ static void free_kernel_of(void *object, const struct gs_module *module) {
 /* The caller holds gs_driver.mutex. Variables are the context's memory and end with it or are freed by the caller. */
 static void unload(void *object) {
   struct gs_module *module = object;
-  for (size_t i = 0; i < kernels.used; i++) free_kernel_of(kernels.base + i * kernels.object_bytes, module);
+  for (size_t i = 0; i < kernels.used; i++)
+    free_kernel_of(kernels.base + i * kernels.object_bytes, module);
   for (struct variable *next, *variable = module->variables; variable; variable = next) {
     next = variable->next;
     free(variable);
@@ -171,7 +172,8 @@ static const char *find_in_ptx(const struct gs_module *module, const char *direc
   for (const char *at = module->image; (at = strstr(at, name)); at += length) {
     if (is_name_character(at[length]) || (at > module->image && is_name_character(at[-1]))) continue;
     const char *line = at;
-    while (line > module->image && line[-1] != '\n' && line[-1] != ';') line--;
+    while (line > module->image && line[-1] != '\n' && line[-1] != ';')
+      line--;
     const char *found = strstr(line, directive);
     if (found && found < at) return at;
   }
@@ -229,7 +231,8 @@ static size_t declared_bytes(const struct gs_module *module, const char *at, con
   size_t bits = 8;
   size_t count = 1;
   const char *line = at;
-  while (line > module->image && line[-1] != '\n' && line[-1] != ';') line--;
+  while (line > module->image && line[-1] != '\n' && line[-1] != ';')
+    line--;
   for (const char *dot = line; (dot = strchr(dot, '.')) && dot < at; dot++)
     if (strchr("bufs", dot[1]) && isdigit((unsigned char)dot[2])) bits = strtoull(dot + 2, NULL, 10);
   const char *behind = at + strlen(name);
@@ -239,7 +242,8 @@ static size_t declared_bytes(const struct gs_module *module, const char *at, con
 
 static struct variable *find_variable(struct gs_module *module, const char *name) {
   struct variable *variable = module->variables;
-  while (variable && strcmp(variable->name, name) != 0) variable = variable->next;
+  while (variable && strcmp(variable->name, name) != 0)
+    variable = variable->next;
   return variable;
 }
 

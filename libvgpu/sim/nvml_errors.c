@@ -62,7 +62,8 @@ NV_API(nvmlInternalGetExportTable)(const void **table, const void *id) {
   if (entered != NVML_SUCCESS) return entered;
   if (!table || !id) return NVML_ERROR_INVALID_ARGUMENT;
   if (memcmp(id, known, sizeof known) != 0) return NVML_ERROR_NOT_SUPPORTED;
-  for (int i = 0; i < TABLE_ENTRIES; i++) entries[i] = entry_not_supported;
+  for (int i = 0; i < TABLE_ENTRIES; i++)
+    entries[i] = entry_not_supported;
   *table = entries;
   return NVML_SUCCESS;
 }

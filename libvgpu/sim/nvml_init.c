@@ -113,7 +113,6 @@ int gs_nvml_not_supported(int function);
 int gs_nvml_not_supported(int function) {
   nvmlReturn_t entered = nv_enter((enum gs_function_number)function, -1);
   const char *wanted = getenv("GPUSIM_LOG");
-  if (wanted && strcmp(wanted, "1") == 0)
-    fprintf(stderr, "gpusim: %s: not supported\n", gs_functions[function].name);
+  if (wanted && strcmp(wanted, "1") == 0) fprintf(stderr, "gpusim: %s: not supported\n", gs_functions[function].name);
   return entered != NVML_SUCCESS ? entered : NVML_ERROR_NOT_SUPPORTED;
 }

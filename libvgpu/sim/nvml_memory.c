@@ -33,7 +33,8 @@ NV_API(nvmlDeviceGetBAR1MemoryInfo)(nvmlDevice_t device, struct nv_memory *memor
   NV_ENTER_DEVICE(nvmlDeviceGetBAR1MemoryInfo, device);
   if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
   memory->total = 1;
-  while (memory->total < device->gpu->card.memory_bytes) memory->total <<= 1;
+  while (memory->total < device->gpu->card.memory_bytes)
+    memory->total <<= 1;
   memory->used = 1 << 20;
   memory->free = memory->total - memory->used;
   return NVML_SUCCESS;

@@ -42,12 +42,12 @@ static unsigned link_generation(nvmlDevice_t device) {
 }
 
 /* A call that answers one number about a card. */
-#define NV_UNSIGNED(name, expression)                         \
-  NV_API(name)(nvmlDevice_t device, unsigned *value) {        \
-    NV_ENTER_DEVICE(name, device);                            \
-    if (!value) return NVML_ERROR_INVALID_ARGUMENT;           \
-    *value = (expression);                                    \
-    return NVML_SUCCESS;                                      \
+#define NV_UNSIGNED(name, expression)                  \
+  NV_API(name)(nvmlDevice_t device, unsigned *value) { \
+    NV_ENTER_DEVICE(name, device);                     \
+    if (!value) return NVML_ERROR_INVALID_ARGUMENT;    \
+    *value = (expression);                             \
+    return NVML_SUCCESS;                               \
   }
 
 NV_UNSIGNED(nvmlDeviceGetPersistenceMode, 1)
@@ -187,9 +187,7 @@ NV_API(nvmlDeviceGetDecoderUtilization)(nvmlDevice_t device, unsigned *percent, 
 
 /* KiB/s through the bus since this caller's last question about the same direction, at most one second ago. */
 NV_API(nvmlDeviceGetPcieThroughput)(nvmlDevice_t device, int counter, unsigned *kib_per_second) {
-  static struct {
-    uint64_t bytes, at_ns;
-  } last[GS_MAX_GPUS][2];
+  static struct { uint64_t bytes, at_ns; } last[GS_MAX_GPUS][2];
   NV_ENTER_DEVICE(nvmlDeviceGetPcieThroughput, device);
   if (!kib_per_second || counter < 0 || counter > 1) return NVML_ERROR_INVALID_ARGUMENT;
   /* counter 0: sent by the card, 1: received by it */

@@ -27,7 +27,8 @@ static bool read_list(const char *path, unsigned words, unsigned long *set) {
     int fields = sscanf(at, "%u-%u", &first, &last);
     if (fields < 1) break;
     if (fields == 1) last = first;
-    for (unsigned cpu = first; cpu <= last && cpu / LONG_BITS < words; cpu++) set[cpu / LONG_BITS] |= 1ul << cpu % LONG_BITS;
+    for (unsigned cpu = first; cpu <= last && cpu / LONG_BITS < words; cpu++)
+      set[cpu / LONG_BITS] |= 1ul << cpu % LONG_BITS;
   }
   return got;
 }

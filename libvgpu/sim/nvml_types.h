@@ -102,17 +102,17 @@ nvmlReturn_t nv_enter(enum gs_function_number function, int gpu);
 /* The same, and whether NVML is initialised and the handle good. */
 nvmlReturn_t nv_enter_device(enum gs_function_number function, nvmlDevice_t device);
 
-#define NV_ENTER(name)                                          \
-  do {                                                          \
-    nvmlReturn_t entered = nv_enter(FN_##name, -1);             \
-    if (entered != NVML_SUCCESS) return entered;                \
-    if (nv_state.users == 0) return NVML_ERROR_UNINITIALIZED;   \
+#define NV_ENTER(name)                                        \
+  do {                                                        \
+    nvmlReturn_t entered = nv_enter(FN_##name, -1);           \
+    if (entered != NVML_SUCCESS) return entered;              \
+    if (nv_state.users == 0) return NVML_ERROR_UNINITIALIZED; \
   } while (0)
 
-#define NV_ENTER_DEVICE(name, device)                             \
-  do {                                                            \
-    nvmlReturn_t entered = nv_enter_device(FN_##name, device);    \
-    if (entered != NVML_SUCCESS) return entered;                  \
+#define NV_ENTER_DEVICE(name, device)                          \
+  do {                                                         \
+    nvmlReturn_t entered = nv_enter_device(FN_##name, device); \
+    if (entered != NVML_SUCCESS) return entered;               \
   } while (0)
 
 /* Living processes that hold memory of the card or ever gave it work, and are visible from here. Answers how many. */

@@ -2,8 +2,8 @@
  * Copyright The vgpud Authors
  *
  * objects.c - handles (streams, events, modules, functions, pools, contexts): memory by type that is never
- * unmapped, so that a stale or foreign handle is answered with an error instead of a crash; freed ones are used again as late as possible. The caller holds
- * gs_driver.mutex, except for gs_object_alive.
+ * unmapped, so that a stale or foreign handle is answered with an error instead of a crash; freed ones are used
+ * again as late as possible. The caller holds gs_driver.mutex, except for gs_object_alive.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -42,8 +42,10 @@ void gs_object_free(struct gs_objects *objects, void *freed) {
   struct gs_object *object = freed;
   __atomic_store_n(&object->context, NULL, __ATOMIC_RELEASE);
   object->next_free = NULL;
-  if (objects->free_tail) objects->free_tail->next_free = object;
-  else objects->free_list = object;
+  if (objects->free_tail)
+    objects->free_tail->next_free = object;
+  else
+    objects->free_list = object;
   objects->free_tail = object;
 }
 

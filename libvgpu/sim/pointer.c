@@ -62,26 +62,57 @@ static struct knowledge look_up(CUdeviceptr address) {
 /* Fails when the attribute does not apply to the memory; *out is then not touched. */
 static CUresult answer(const struct knowledge *of, int attribute, void *out) {
   switch (attribute) {
-    case POINTER_CONTEXT: *(CUcontext *)out = of->context; return CUDA_SUCCESS;
-    case POINTER_MEMORY_TYPE: *(unsigned *)out = of->on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; return CUDA_SUCCESS;
-    case POINTER_DEVICE_ADDRESS: *(CUdeviceptr *)out = of->address; return CUDA_SUCCESS;
-    case POINTER_HOST_ADDRESS:
-      if (!of->on_host && !of->managed) return CUDA_ERROR_INVALID_VALUE;
-      *(void **)out = (void *)(uintptr_t)of->address;
-      return CUDA_SUCCESS;
-    case POINTER_SYNC_MEMOPS: *(unsigned *)out = 0; return CUDA_SUCCESS;
-    case POINTER_BUFFER_ID: *(uint64_t *)out = of->start; return CUDA_SUCCESS;
-    case POINTER_IS_MANAGED: *(unsigned *)out = of->managed; return CUDA_SUCCESS;
-    case POINTER_DEVICE_ORDINAL: *(int *)out = of->ordinal; return CUDA_SUCCESS;
-    case POINTER_LEGACY_IPC: *(unsigned *)out = 0; return CUDA_SUCCESS;
-    case POINTER_RANGE_START: *(CUdeviceptr *)out = of->start; return CUDA_SUCCESS;
-    case POINTER_RANGE_BYTES: *(size_t *)out = of->bytes; return CUDA_SUCCESS;
-    case POINTER_MAPPED: *(unsigned *)out = 1; return CUDA_SUCCESS;
-    case POINTER_HANDLE_TYPES: *(uint64_t *)out = 0; return CUDA_SUCCESS;
-    case POINTER_RDMA: *(unsigned *)out = 0; return CUDA_SUCCESS;
-    case POINTER_ACCESS: *(unsigned *)out = 3; return CUDA_SUCCESS;
-    case POINTER_POOL: *(CUmemoryPool *)out = of->pool; return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+  case POINTER_CONTEXT:
+    *(CUcontext *)out = of->context;
+    return CUDA_SUCCESS;
+  case POINTER_MEMORY_TYPE:
+    *(unsigned *)out = of->on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    return CUDA_SUCCESS;
+  case POINTER_DEVICE_ADDRESS:
+    *(CUdeviceptr *)out = of->address;
+    return CUDA_SUCCESS;
+  case POINTER_HOST_ADDRESS:
+    if (!of->on_host && !of->managed) return CUDA_ERROR_INVALID_VALUE;
+    *(void **)out = (void *)(uintptr_t)of->address;
+    return CUDA_SUCCESS;
+  case POINTER_SYNC_MEMOPS:
+    *(unsigned *)out = 0;
+    return CUDA_SUCCESS;
+  case POINTER_BUFFER_ID:
+    *(uint64_t *)out = of->start;
+    return CUDA_SUCCESS;
+  case POINTER_IS_MANAGED:
+    *(unsigned *)out = of->managed;
+    return CUDA_SUCCESS;
+  case POINTER_DEVICE_ORDINAL:
+    *(int *)out = of->ordinal;
+    return CUDA_SUCCESS;
+  case POINTER_LEGACY_IPC:
+    *(unsigned *)out = 0;
+    return CUDA_SUCCESS;
+  case POINTER_RANGE_START:
+    *(CUdeviceptr *)out = of->start;
+    return CUDA_SUCCESS;
+  case POINTER_RANGE_BYTES:
+    *(size_t *)out = of->bytes;
+    return CUDA_SUCCESS;
+  case POINTER_MAPPED:
+    *(unsigned *)out = 1;
+    return CUDA_SUCCESS;
+  case POINTER_HANDLE_TYPES:
+    *(uint64_t *)out = 0;
+    return CUDA_SUCCESS;
+  case POINTER_RDMA:
+    *(unsigned *)out = 0;
+    return CUDA_SUCCESS;
+  case POINTER_ACCESS:
+    *(unsigned *)out = 3;
+    return CUDA_SUCCESS;
+  case POINTER_POOL:
+    *(CUmemoryPool *)out = of->pool;
+    return CUDA_SUCCESS;
+  default:
+    return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

@@ -31,7 +31,8 @@ static uint64_t round_up(uint64_t bytes, uint64_t step) {
 }
 
 static void reset_policy(struct gs_pool *pool) {
-  for (int i = 0; i < 3; i++) pool->reuse_policy[i] = 1;
+  for (int i = 0; i < 3; i++)
+    pool->reuse_policy[i] = 1;
 }
 
 void gs_pool_init(struct gs_device *device) {
@@ -143,8 +144,10 @@ CU_API(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream) {
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (pointer == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!gs_arena_free(pointer, 1u << GS_BLOCK_POOL | 1u << GS_BLOCK_DEVICE, &block)) return CUDA_ERROR_INVALID_VALUE;
-  if (block.kind == GS_BLOCK_POOL) gs_pool_release(block.pool, block.held_bytes);
-  else gs_memory_give(block.device->gpu, block.held_bytes);
+  if (block.kind == GS_BLOCK_POOL)
+    gs_pool_release(block.pool, block.held_bytes);
+  else
+    gs_memory_give(block.device->gpu, block.held_bytes);
   return CUDA_SUCCESS;
 }
 
@@ -165,12 +168,23 @@ CU_API(cuMemPoolGetAttribute)(CUmemoryPool pool, int attribute, void *value) {
     return CUDA_SUCCESS;
   }
   switch (attribute) {
-    case POOL_RELEASE_THRESHOLD: *(uint64_t *)value = pool->release_threshold_bytes; return CUDA_SUCCESS;
-    case POOL_RESERVED: *(uint64_t *)value = pool->reserved_bytes; return CUDA_SUCCESS;
-    case POOL_RESERVED_HIGH: *(uint64_t *)value = pool->reserved_high_bytes; return CUDA_SUCCESS;
-    case POOL_USED: *(uint64_t *)value = pool->used_bytes; return CUDA_SUCCESS;
-    case POOL_USED_HIGH: *(uint64_t *)value = pool->used_high_bytes; return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+  case POOL_RELEASE_THRESHOLD:
+    *(uint64_t *)value = pool->release_threshold_bytes;
+    return CUDA_SUCCESS;
+  case POOL_RESERVED:
+    *(uint64_t *)value = pool->reserved_bytes;
+    return CUDA_SUCCESS;
+  case POOL_RESERVED_HIGH:
+    *(uint64_t *)value = pool->reserved_high_bytes;
+    return CUDA_SUCCESS;
+  case POOL_USED:
+    *(uint64_t *)value = pool->used_bytes;
+    return CUDA_SUCCESS;
+  case POOL_USED_HIGH:
+    *(uint64_t *)value = pool->used_high_bytes;
+    return CUDA_SUCCESS;
+  default:
+    return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -187,8 +201,10 @@ CU_API(cuMemPoolSetAttribute)(CUmemoryPool pool, int attribute, void *value) {
   }
   if (attribute != POOL_RESERVED_HIGH && attribute != POOL_USED_HIGH) return CUDA_ERROR_INVALID_VALUE;
   if (*(uint64_t *)value != 0) return CUDA_ERROR_INVALID_VALUE; /* a mark can only be reset */
-  if (attribute == POOL_RESERVED_HIGH) pool->reserved_high_bytes = pool->reserved_bytes;
-  else pool->used_high_bytes = pool->used_bytes;
+  if (attribute == POOL_RESERVED_HIGH)
+    pool->reserved_high_bytes = pool->reserved_bytes;
+  else
+    pool->used_high_bytes = pool->used_bytes;
   return CUDA_SUCCESS;
 }
 

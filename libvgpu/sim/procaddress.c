@@ -29,10 +29,12 @@ static int look_up(const char *name, int version, int flags, void **symbol) {
   const struct variant *found = bsearch(name, variants, count, sizeof *variants, compare_names);
   *symbol = NULL;
   if (!found) return STATUS_UNKNOWN;
-  while (found > variants && strcmp(found[-1].name, name) == 0) found--;
+  while (found > variants && strcmp(found[-1].name, name) == 0)
+    found--;
   const struct variant *end = variants + count;
   const struct variant *per_thread = found;
-  while (per_thread < end && per_thread->flags != FLAG_PER_THREAD && strcmp(per_thread->name, name) == 0) per_thread++;
+  while (per_thread < end && per_thread->flags != FLAG_PER_THREAD && strcmp(per_thread->name, name) == 0)
+    per_thread++;
   bool distinct = per_thread < end && strcmp(per_thread->name, name) == 0;
   const struct variant *at = (flags & FLAG_PER_THREAD) && distinct ? per_thread : found;
   int wanted = at->flags;

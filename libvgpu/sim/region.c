@@ -82,8 +82,7 @@ static int fill_region(int fd) {
   if (snprintf(path, sizeof path, "%s/config", gs_directory()) >= (int)sizeof path) return -ENAMETOOLONG;
   if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)sizeof(struct gs_region)) < 0) return -errno;
   (void)fchmod(fd, 0666); /* whatever the umask: clients run under many users */
-  struct gs_region *region =
-      mmap(NULL, sizeof(struct gs_region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  struct gs_region *region = mmap(NULL, sizeof(struct gs_region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (region == MAP_FAILED) return -errno;
   int result = gs_config_load(region, path);
   if (result == 0) {
@@ -123,8 +122,7 @@ static int map_region(void) {
   }
   (void)byte_lock(gs_self.fd, F_SETLK, F_UNLCK, LOCK_CREATE);
   if (result < 0) return result;
-  struct gs_region *region =
-      mmap(NULL, sizeof(struct gs_region), PROT_READ | PROT_WRITE, MAP_SHARED, gs_self.fd, 0);
+  struct gs_region *region = mmap(NULL, sizeof(struct gs_region), PROT_READ | PROT_WRITE, MAP_SHARED, gs_self.fd, 0);
   if (region == MAP_FAILED) return -errno;
   if (region->layout_version != GS_LAYOUT_VERSION || region->region_bytes != sizeof(struct gs_region)) {
     munmap(region, sizeof(struct gs_region));

@@ -24,8 +24,8 @@
 
 enum {
   GS_MAX_GPUS = 16,
-  GS_CUDA_SLOTS = 1024,                       /* processes with libcuda loaded and used */
-  GS_WATCH_SLOTS = 254,                       /* users of NVML and of the control tool */
+  GS_CUDA_SLOTS = 1024,                             /* processes with libcuda loaded and used */
+  GS_WATCH_SLOTS = 254,                             /* users of NVML and of the control tool */
   GS_JANITOR_SLOT = GS_CUDA_SLOTS + GS_WATCH_SLOTS, /* two: who cleans up when a kind has no slot left */
   GS_SLOTS = GS_JANITOR_SLOT + 2,
   GS_MAX_FUNCTIONS = 1024, /* 620 of libcuda, then 332 of libnvidia-ml; see generate.sh */
@@ -72,7 +72,7 @@ struct gs_settings {
 
 /* A process' work on one GPU's engine; see engine.c. */
 struct gs_queue {
-  uint64_t end_v;      /* virtual time at which all that was enqueued is done; idle if <= the engine's */
+  uint64_t end_v;       /* virtual time at which all that was enqueued is done; idle if <= the engine's */
   uint64_t enqueued_ns; /* work ever enqueued */
   uint64_t busy_ns;     /* GPU time ever received */
   uint64_t bucket_ns[GS_BUCKETS];
@@ -126,7 +126,7 @@ struct gs_region {
   uint32_t pad;
   uint64_t region_bytes;
   struct gs_settings settings;
-  uint32_t fault_count; /* armed faults, atomic */
+  uint32_t fault_count;  /* armed faults, atomic */
   uint32_t slot_high[2]; /* per kind: slots ever used; only grows */
   uint64_t created_ns;
   struct gs_fault faults[GS_MAX_FAULTS];

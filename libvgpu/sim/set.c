@@ -15,7 +15,8 @@ static CUresult fill(CUdeviceptr target, size_t pitch, uint32_t value, unsigned 
   uint64_t span;
   if (width == 0 || height == 0) return CUDA_SUCCESS;
   if (target % element || (height > 1 && pitch % element)) return CUDA_ERROR_INVALID_VALUE;
-  if (__builtin_mul_overflow(width, (uint64_t)element, &row) || (height > 1 && pitch < row)) return CUDA_ERROR_INVALID_VALUE;
+  if (__builtin_mul_overflow(width, (uint64_t)element, &row) || (height > 1 && pitch < row))
+    return CUDA_ERROR_INVALID_VALUE;
   if (__builtin_mul_overflow(height - 1, pitch, &span) || __builtin_add_overflow(span, row, &span))
     return CUDA_ERROR_INVALID_VALUE;
   if (gs_side_of(target, span) == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
@@ -24,35 +25,37 @@ static CUresult fill(CUdeviceptr target, size_t pitch, uint32_t value, unsigned 
   for (size_t y = 0; y < height; y++) {
     char *at = (char *)(uintptr_t)(target + y * pitch);
     if (element == 1) memset(at, (int)value, row);
-    for (size_t x = 0; element > 1 && x < row; x += element) memcpy(at + x, &value, element);
+    for (size_t x = 0; element > 1 && x < row; x += element)
+      memcpy(at + x, &value, element);
   }
   return CUDA_SUCCESS;
 }
 
-static CUresult fill_now(CUdeviceptr target, size_t pitch, uint32_t value, unsigned element, size_t width, size_t height) {
+static CUresult fill_now(CUdeviceptr target, size_t pitch, uint32_t value, unsigned element, size_t width,
+                         size_t height) {
   if (gs_thread.current && gs_thread.current->alive) gs_wait_all(gs_thread.current);
   return fill(target, pitch, value, element, width, height);
 }
 
-#define DEFINE_FILLS(bits, type)                                                                                    \
-  CU_API(cuMemsetD##bits##_v2)(CUdeviceptr target, type value, size_t count) {                                      \
-    ENTER(cuMemsetD##bits##_v2);                                                                                    \
-    return fill_now(target, 0, value, (bits) / 8, count, 1);                                                        \
-  }                                                                                                                 \
-  CU_API(cuMemsetD##bits##Async)(CUdeviceptr target, type value, size_t count, CUstream stream) {                   \
-    ENTER(cuMemsetD##bits##Async);                                                                                  \
-    NEED_STREAM(stream);                                                                                            \
-    return fill(target, 0, value, (bits) / 8, count, 1);                                                            \
-  }                                                                                                                 \
-  CU_API(cuMemsetD2D##bits##_v2)(CUdeviceptr target, size_t pitch, type value, size_t width, size_t height) {       \
-    ENTER(cuMemsetD2D##bits##_v2);                                                                                  \
-    return fill_now(target, pitch, value, (bits) / 8, width, height);                                               \
-  }                                                                                                                 \
-  CU_API(cuMemsetD2D##bits##Async)                                                                                  \
-  (CUdeviceptr target, size_t pitch, type value, size_t width, size_t height, CUstream stream) {                    \
-    ENTER(cuMemsetD2D##bits##Async);                                                                                \
-    NEED_STREAM(stream);                                                                                            \
-    return fill(target, pitch, value, (bits) / 8, width, height);                                                   \
+#define DEFINE_FILLS(bits, type)                                                                              \
+  CU_API(cuMemsetD##bits##_v2)(CUdeviceptr target, type value, size_t count) {                                \
+    ENTER(cuMemsetD##bits##_v2);                                                                              \
+    return fill_now(target, 0, value, (bits) / 8, count, 1);                                                  \
+  }                                                                                                           \
+  CU_API(cuMemsetD##bits##Async)(CUdeviceptr target, type value, size_t count, CUstream stream) {             \
+    ENTER(cuMemsetD##bits##Async);                                                                            \
+    NEED_STREAM(stream);                                                                                      \
+    return fill(target, 0, value, (bits) / 8, count, 1);                                                      \
+  }                                                                                                           \
+  CU_API(cuMemsetD2D##bits##_v2)(CUdeviceptr target, size_t pitch, type value, size_t width, size_t height) { \
+    ENTER(cuMemsetD2D##bits##_v2);                                                                            \
+    return fill_now(target, pitch, value, (bits) / 8, width, height);                                         \
+  }                                                                                                           \
+  CU_API(cuMemsetD2D##bits##Async)                                                                            \
+  (CUdeviceptr target, size_t pitch, type value, size_t width, size_t height, CUstream stream) {              \
+    ENTER(cuMemsetD2D##bits##Async);                                                                          \
+    NEED_STREAM(stream);                                                                                      \
+    return fill(target, pitch, value, (bits) / 8, width, height);                                             \
   }
 
 /* What the macro defines, by name, for generate.sh. */

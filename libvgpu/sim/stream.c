@@ -51,7 +51,9 @@ static CUresult create_stream(CUstream *out, unsigned flags, int priority) {
   struct gs_stream *stream = gs_object_new(&streams, context);
   if (stream) {
     stream->flags = flags;
-    stream->priority = priority > LOWEST_PRIORITY ? LOWEST_PRIORITY : priority < HIGHEST_PRIORITY ? HIGHEST_PRIORITY : priority;
+    stream->priority = priority > LOWEST_PRIORITY    ? LOWEST_PRIORITY
+                       : priority < HIGHEST_PRIORITY ? HIGHEST_PRIORITY
+                                                     : priority;
     stream->id = next_stream_id++;
     *out = stream;
   }
@@ -93,7 +95,8 @@ CU_API(cuStreamQuery)(CUstream stream) {
   NEED_CONTEXT(context);
   struct gs_gpu *gpu = context->device->gpu;
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  return gs_engine_done(gpu, is_named(stream) ? gs_engine_mark(gpu) : stream->mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return gs_engine_done(gpu, is_named(stream) ? gs_engine_mark(gpu) : stream->mark) ? CUDA_SUCCESS
+                                                                                    : CUDA_ERROR_NOT_READY;
 }
 
 CU_API(cuStreamGetFlags)(CUstream stream, unsigned *flags) {
@@ -138,13 +141,16 @@ CU_API(cuStreamIsCapturing)(CUstream stream, int *status) {
 }
 
 /* Waits for the stream, then calls: the driver does so on a thread of its own, later. */
-static CUresult call_host(CUstream stream, void (*callback)(CUstream, CUresult, void *), void (*plain)(void *), void *data) {
+static CUresult call_host(CUstream stream, void (*callback)(CUstream, CUresult, void *), void (*plain)(void *),
+                          void *data) {
   NEED_CONTEXT(context);
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (!callback && !plain) return CUDA_ERROR_INVALID_VALUE;
   wait_for(context, stream);
-  if (callback) callback(stream, CUDA_SUCCESS, data);
-  else plain(data);
+  if (callback)
+    callback(stream, CUDA_SUCCESS, data);
+  else
+    plain(data);
   return CUDA_SUCCESS;
 }
 

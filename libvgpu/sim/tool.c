@@ -51,7 +51,8 @@ static const char help[] =
 bool tool_attach(void) {
   int result = gs_attach(GS_KIND_WATCH);
   if (result == 0) return true;
-  fprintf(stderr, "gpusim: %s: %s\n", gs_directory(), result == -EPROTO ? "a region of another version; run init" : strerror(-result));
+  fprintf(stderr, "gpusim: %s: %s\n", gs_directory(),
+          result == -EPROTO ? "a region of another version; run init" : strerror(-result));
   return false;
 }
 
@@ -76,8 +77,8 @@ int main(int count, char **arguments) {
   static const struct {
     const char *name;
     int (*run)(int count, char **arguments);
-  } commands[] = {{"init", tool_init}, {"status", tool_status}, {"fault", tool_fault}, {"xid", tool_xid}, {"wait", tool_wait},
-                  {"reset-high-water", tool_reset}};
+  } commands[] = {{"init", tool_init}, {"status", tool_status}, {"fault", tool_fault},
+                  {"xid", tool_xid},   {"wait", tool_wait},     {"reset-high-water", tool_reset}};
   int at = 1;
   while (at < count && strcmp(arguments[at], "--dir") == 0) {
     if (at + 1 >= count) return tool_misuse("needs a value", "--dir");

@@ -16,7 +16,8 @@ static int mark(struct gs_fault *fault, const char *call) {
   bool open_end = length > 0 && call[length - 1] == '*';
   int marked = 0;
   for (int i = 0; gs_functions[i].name; i++) {
-    bool match = open_end ? strncmp(gs_functions[i].name, call, length - 1) == 0 : strcmp(gs_functions[i].name, call) == 0;
+    bool match =
+        open_end ? strncmp(gs_functions[i].name, call, length - 1) == 0 : strcmp(gs_functions[i].name, call) == 0;
     if (!match) continue;
     fault->functions[i / 8] |= (uint8_t)(1u << (i % 8));
     marked++;
@@ -36,7 +37,8 @@ static int parse(int count, char **arguments, struct gs_fault *fault) {
     } else if ((value = tool_option(count, arguments, &i, "--result")) && tool_number(value, 0, 99999, &number)) {
       fault->result = (int32_t)number;
       has_result = true;
-    } else if ((value = tool_option(count, arguments, &i, "--gpu")) && tool_number(value, 0, GS_MAX_GPUS - 1, &number)) {
+    } else if ((value = tool_option(count, arguments, &i, "--gpu")) &&
+               tool_number(value, 0, GS_MAX_GPUS - 1, &number)) {
       fault->gpu = (int32_t)number;
     } else if ((value = tool_option(count, arguments, &i, "--pid")) && tool_number(value, 1, INT32_MAX, &number)) {
       fault->pid = (int32_t)number;
@@ -91,10 +93,12 @@ static int list(void) {
   for (int i = 0; i < GS_MAX_FAULTS; i++) {
     const struct gs_fault *fault = &gs_self.region->faults[i];
     if (!fault->armed) continue;
-    printf("%s result %d gpu %d pid %d delay %u ms after %llu count ", fault->call, fault->result, fault->gpu, fault->pid,
-           fault->delay_ms, (unsigned long long)fault->after);
-    if (fault->count == UINT64_MAX) printf("unlimited\n");
-    else printf("%llu\n", (unsigned long long)fault->count);
+    printf("%s result %d gpu %d pid %d delay %u ms after %llu count ", fault->call, fault->result, fault->gpu,
+           fault->pid, fault->delay_ms, (unsigned long long)fault->after);
+    if (fault->count == UINT64_MAX)
+      printf("unlimited\n");
+    else
+      printf("%llu\n", (unsigned long long)fault->count);
   }
   return 0;
 }

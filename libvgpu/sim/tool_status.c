@@ -29,9 +29,12 @@ static uint64_t calls_of(int function) {
 static void print_text(const char *text) {
   putchar('"');
   for (; *text; text++) {
-    if (*text == '"' || *text == '\\') printf("\\%c", *text);
-    else if ((unsigned char)*text < 32) printf("\\u%04x", *text);
-    else putchar(*text);
+    if (*text == '"' || *text == '\\')
+      printf("\\%c", *text);
+    else if ((unsigned char)*text < 32)
+      printf("\\u%04x", *text);
+    else
+      putchar(*text);
   }
   putchar('"');
 }
@@ -104,8 +107,10 @@ int tool_status(int count, char **arguments) {
   bool json = count == 1 && strcmp(arguments[0], "--json") == 0;
   if (count > 0 && !json) return tool_misuse("unknown option", arguments[0]);
   if (!tool_attach()) return 1;
-  if (json) print_json();
-  else print_plain();
+  if (json)
+    print_json();
+  else
+    print_plain();
   return 0;
 }
 

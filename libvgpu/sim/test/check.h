@@ -19,21 +19,21 @@
 
 enum { EXIT_FAILED = 1, EXIT_SKIPPED = 77 };
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);         \
-      exit(EXIT_FAILED);                                                      \
-    }                                                                         \
+#define CHECK(condition)                                              \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      exit(EXIT_FAILED);                                              \
+    }                                                                 \
   } while (0)
 
-#define CHECK_EQUAL(got, wanted)                                                                      \
-  do {                                                                                                \
-    long long got_ = (long long)(got), wanted_ = (long long)(wanted);                                 \
-    if (got_ != wanted_) {                                                                            \
-      fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __FILE__, __LINE__, #got, got_, wanted_);      \
-      exit(EXIT_FAILED);                                                                              \
-    }                                                                                                 \
+#define CHECK_EQUAL(got, wanted)                                                                 \
+  do {                                                                                           \
+    long long got_ = (long long)(got), wanted_ = (long long)(wanted);                            \
+    if (got_ != wanted_) {                                                                       \
+      fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __FILE__, __LINE__, #got, got_, wanted_); \
+      exit(EXIT_FAILED);                                                                         \
+    }                                                                                            \
   } while (0)
 
 /* Ends the case as skipped, unless VGPU_TEST_REQUIRE (a comma list) names what is missing. */

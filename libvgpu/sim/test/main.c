@@ -134,15 +134,19 @@ int main(int count, char **arguments) {
   }
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     bool chosen = count < 2;
-    for (int j = 1; j < count; j++) chosen = chosen || strcmp(arguments[j], cases[i].name) == 0;
+    for (int j = 1; j < count; j++)
+      chosen = chosen || strcmp(arguments[j], cases[i].name) == 0;
     if (!chosen) continue;
     uint64_t start = now_ns();
     int code = judge(i);
     passed += code == 0;
     skipped += code == EXIT_SKIPPED;
     failed += code != 0 && code != EXIT_SKIPPED;
-    printf("%-8s %s (%.2f s)\n", code == 0 ? "ok" : code == EXIT_SKIPPED ? "skipped" : "FAILED", cases[i].name,
-           (double)(now_ns() - start) / 1e9);
+    printf("%-8s %s (%.2f s)\n",
+           code == 0              ? "ok"
+           : code == EXIT_SKIPPED ? "skipped"
+                                  : "FAILED",
+           cases[i].name, (double)(now_ns() - start) / 1e9);
   }
   printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed != 0;

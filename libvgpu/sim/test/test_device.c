@@ -49,16 +49,20 @@ void test_devices_and_attributes(void) {
 
 /* Answers the last byte of the UUIDs seen, as a decimal number of its own: "012", "" none, "!" no cuInit. */
 static void seen_with(const char *list, const char *wanted) {
-  if (list) setenv("CUDA_VISIBLE_DEVICES", list, 1);
-  else unsetenv("CUDA_VISIBLE_DEVICES");
+  if (list)
+    setenv("CUDA_VISIBLE_DEVICES", list, 1);
+  else
+    unsetenv("CUDA_VISIBLE_DEVICES");
   pid_t child = fork();
   if (child == 0) {
     char seen[16] = "";
     CUuuid uuid;
     int count = 0;
     CUresult result = cuInit(0);
-    if (result == CUDA_ERROR_NO_DEVICE) strcpy(seen, "!");
-    else CHECK_EQUAL(result, CUDA_SUCCESS);
+    if (result == CUDA_ERROR_NO_DEVICE)
+      strcpy(seen, "!");
+    else
+      CHECK_EQUAL(result, CUDA_SUCCESS);
     if (result == CUDA_SUCCESS) CHECK_EQUAL(cuDeviceGetCount(&count), CUDA_SUCCESS);
     for (int i = 0; i < count; i++) {
       CHECK_EQUAL(cuDeviceGetUuid_v2(&uuid, i), CUDA_SUCCESS);
@@ -98,8 +102,15 @@ void test_no_directory_no_device(void) {
 }
 
 void test_bad_config_is_refused(void) {
-  static const char *const bad[] = {"--memory 80G", "--memory -1", "--gpus 17", "--set nonsense=1", "--set model=RIVA128",
-                                    "--set uuid.0=GPU-12", "--set pitch_alignment=100", "--set memory", "--frobnicate"};
+  static const char *const bad[] = {"--memory 80G",
+                                    "--memory -1",
+                                    "--gpus 17",
+                                    "--set nonsense=1",
+                                    "--set model=RIVA128",
+                                    "--set uuid.0=GPU-12",
+                                    "--set pitch_alignment=100",
+                                    "--set memory",
+                                    "--frobnicate"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     CHECK(run("GPUSIM_DIR=$GPUSIM_DIR/x %s/gpusim init %s 2>/dev/null", sim_directory, bad[i]) != 0);
   CHECK_EQUAL(run("%s/gpusim --help | grep -q reset-high-water", sim_directory), 0);
@@ -174,7 +185,8 @@ void test_created_contexts(void) {
 void test_context_overhead_may_not_fit(void) {
   CUcontext context;
   CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
-  for (int i = 0; i < 3; i++) CHECK_EQUAL(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  for (int i = 0; i < 3; i++)
+    CHECK_EQUAL(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
   CHECK_EQUAL(cuCtxCreate_v2(&context, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
   CHECK_EQUAL(held(), 900ll << 20);
 }

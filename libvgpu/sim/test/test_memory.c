@@ -115,7 +115,8 @@ void test_freed_memory_is_zeroed_pages(void) {
   CHECK_EQUAL(cuMemFree_v2(first), CUDA_SUCCESS);
   CHECK_EQUAL(cuMemAlloc_v2(&second, sizeof page), CUDA_SUCCESS);
   CHECK_EQUAL(cuMemcpyDtoH_v2(page, second, sizeof page), CUDA_SUCCESS);
-  for (size_t i = 0; i < sizeof page; i++) CHECK_EQUAL(page[i], 0);
+  for (size_t i = 0; i < sizeof page; i++)
+    CHECK_EQUAL(page[i], 0);
 }
 
 static unsigned long long pool_number(CUmemoryPool pool, int attribute) {
@@ -205,7 +206,8 @@ void test_copies(void) {
   CUdeviceptr first;
   CUdeviceptr second;
   begin_cuda();
-  for (size_t i = 0; i < sizeof in; i++) in[i] = (unsigned char)(i * 7 + i / 256);
+  for (size_t i = 0; i < sizeof in; i++)
+    in[i] = (unsigned char)(i * 7 + i / 256);
   CHECK_EQUAL(cuMemAlloc_v2(&first, sizeof in), CUDA_SUCCESS);
   CHECK_EQUAL(cuMemAlloc_v2(&second, sizeof in), CUDA_SUCCESS);
   CHECK_EQUAL(cuMemcpyHtoD_v2(first, in, sizeof in), CUDA_SUCCESS);
@@ -214,20 +216,40 @@ void test_copies(void) {
   CHECK(memcmp(in, out, sizeof in) == 0);
   CHECK_EQUAL(cuMemcpyHtoD_v2(first + 1, in, sizeof in), CUDA_ERROR_INVALID_VALUE);
   CHECK_EQUAL(cuMemcpyHtoD_v2(first, NULL, 10), CUDA_ERROR_INVALID_VALUE);
-  struct cu_memcpy2d rect = {.src_type = CU_MEMORYTYPE_HOST, .src_host = in, .src_x_bytes = 3, .src_y = 2, .src_pitch = 100,
-                             .dst_type = CU_MEMORYTYPE_DEVICE, .dst_device = first, .dst_x_bytes = 5, .dst_y = 1,
-                             .dst_pitch = 256, .width_bytes = 50, .height = 20};
+  struct cu_memcpy2d rect = {.src_type = CU_MEMORYTYPE_HOST,
+                             .src_host = in,
+                             .src_x_bytes = 3,
+                             .src_y = 2,
+                             .src_pitch = 100,
+                             .dst_type = CU_MEMORYTYPE_DEVICE,
+                             .dst_device = first,
+                             .dst_x_bytes = 5,
+                             .dst_y = 1,
+                             .dst_pitch = 256,
+                             .width_bytes = 50,
+                             .height = 20};
   CHECK_EQUAL(cuMemcpy2D_v2(&rect), CUDA_SUCCESS);
   CHECK_EQUAL(cuMemcpyDtoH_v2(out, first, sizeof out), CUDA_SUCCESS);
-  for (size_t y = 0; y < 20; y++) CHECK(memcmp(out + (y + 1) * 256 + 5, in + (y + 2) * 100 + 3, 50) == 0);
+  for (size_t y = 0; y < 20; y++)
+    CHECK(memcmp(out + (y + 1) * 256 + 5, in + (y + 2) * 100 + 3, 50) == 0);
   rect.dst_pitch = 20;
   CHECK_EQUAL(cuMemcpy2D_v2(&rect), CUDA_ERROR_INVALID_VALUE);
-  struct cu_memcpy3d box = {.src_type = CU_MEMORYTYPE_DEVICE, .src_device = second, .src_z = 1, .src_pitch = 64, .src_height = 10,
-                            .dst_type = CU_MEMORYTYPE_HOST, .dst_host = out, .dst_pitch = 16, .dst_height = 4,
-                            .width_bytes = 16, .height = 4, .depth = 3};
+  struct cu_memcpy3d box = {.src_type = CU_MEMORYTYPE_DEVICE,
+                            .src_device = second,
+                            .src_z = 1,
+                            .src_pitch = 64,
+                            .src_height = 10,
+                            .dst_type = CU_MEMORYTYPE_HOST,
+                            .dst_host = out,
+                            .dst_pitch = 16,
+                            .dst_height = 4,
+                            .width_bytes = 16,
+                            .height = 4,
+                            .depth = 3};
   CHECK_EQUAL(cuMemcpy3D_v2(&box), CUDA_SUCCESS);
   for (size_t z = 0; z < 3; z++)
-    for (size_t y = 0; y < 4; y++) CHECK(memcmp(out + z * 64 + y * 16, in + (z + 1) * 640 + y * 64, 16) == 0);
+    for (size_t y = 0; y < 4; y++)
+      CHECK(memcmp(out + z * 64 + y * 16, in + (z + 1) * 640 + y * 64, 16) == 0);
 }
 
 void test_fills(void) {

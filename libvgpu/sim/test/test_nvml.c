@@ -4,6 +4,7 @@
  * test_nvml.c - NVML beside libcuda: both tell the same.
  */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -99,6 +100,43 @@ void test_nvml_processes(void) {
   CHECK_EQUAL(wait_for(child), 128 + SIGKILL);
   CHECK_EQUAL(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list), 0);
   CHECK_EQUAL(count, 0);
+}
+
+/* Pids are the caller's: a process in a pid namespace is seen from outside by its outer number, and does not see
+ * those outside. */
+void test_nvml_pid_namespaces(void) {
+  struct process list[8];
+  unsigned count = 8;
+  int ready[2];
+  char byte;
+  CUdeviceptr pointer;
+  CHECK(pipe(ready) == 0);
+  pid_t outside = fork();
+  if (outside == 0) {
+    begin_cuda();
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 3 * MIB), CUDA_SUCCESS);
+    CHECK(write(ready[1], "r", 1) == 1);
+    pause();
+  }
+  CHECK(read(ready[0], &byte, 1) == 1);
+  if (unshare(CLONE_NEWPID) != 0) skip_without("root", "needs a pid namespace");
+  pid_t inside = fork();
+  if (inside == 0) {
+    CHECK_EQUAL(getpid(), 1);
+    begin_cuda();
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 5 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(nvmlDeviceGetComputeRunningProcesses_v3(begin_nvml(0), &count, list), 0);
+    CHECK_EQUAL(count, 1);
+    CHECK_EQUAL(list[0].pid, 1);
+    CHECK_EQUAL(list[0].used_bytes, 5 * MIB);
+    CHECK(write(ready[1], "r", 1) == 1);
+    pause();
+  }
+  CHECK(read(ready[0], &byte, 1) == 1);
+  CHECK_EQUAL(nvmlDeviceGetComputeRunningProcesses_v3(begin_nvml(0), &count, list), 0);
+  CHECK_EQUAL(count, 2);
+  CHECK(list[0].pid == (unsigned)outside && list[1].pid == (unsigned)inside);
+  CHECK_EQUAL(list[1].used_bytes, 5 * MIB);
 }
 
 void test_nvml_faults(void) {

@@ -119,7 +119,8 @@ void test_exec_gives_back(void) {
   }
   CHECK_EQUAL(run("%s/gpusim wait --timeout 20", sim_directory), 0);
   uint64_t deadline = now_ns() + 20000000000u;
-  while (status_number("cuMemAlloc_v2") == 0 && now_ns() < deadline) pause_ms(5);
+  while (status_number("cuMemAlloc_v2") == 0 && now_ns() < deadline)
+    pause_ms(5);
   CHECK_EQUAL(run("%s/gpusim wait --timeout 20", sim_directory), 0);
   CHECK_EQUAL(status_number("used_bytes"), 0);
   kill(child, SIGKILL);
@@ -181,8 +182,10 @@ static void *race(void *unused) {
     CUdeviceptr memory;
     CUresult result = cuMemAlloc_v2(&memory, 10 * MIB + 1);
     CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
-    if (result == CUDA_SUCCESS) CHECK_EQUAL(cuMemFree_v2(memory), CUDA_SUCCESS);
-    else refused++;
+    if (result == CUDA_SUCCESS)
+      CHECK_EQUAL(cuMemFree_v2(memory), CUDA_SUCCESS);
+    else
+      refused++;
   }
   return (void *)refused;
 }
@@ -196,11 +199,14 @@ void test_threads_race(void) {
     if (children[i] != 0) continue;
     pthread_t threads[THREADS];
     CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
-    for (int j = 0; j < THREADS; j++) CHECK_EQUAL(pthread_create(&threads[j], NULL, race, NULL), 0);
-    for (int j = 0; j < THREADS; j++) CHECK_EQUAL(pthread_join(threads[j], NULL), 0);
+    for (int j = 0; j < THREADS; j++)
+      CHECK_EQUAL(pthread_create(&threads[j], NULL, race, NULL), 0);
+    for (int j = 0; j < THREADS; j++)
+      CHECK_EQUAL(pthread_join(threads[j], NULL), 0);
     exit(0);
   }
-  for (int i = 0; i < PROCESSES; i++) CHECK_EQUAL(wait_for(children[i]), 0);
+  for (int i = 0; i < PROCESSES; i++)
+    CHECK_EQUAL(wait_for(children[i]), 0);
   CHECK_EQUAL(status_number("used_bytes"), 0);
   CHECK(status_number("high_water_bytes") % (10 * MIB + 1) == 0);
   CHECK(status_number("high_water_bytes") <= 64 * MIB);
@@ -223,9 +229,12 @@ void test_slots_are_used_again(void) {
   pid_t child = fork();
   if (child == 0) {
     struct gs_region *region = map_region();
-    for (int i = 0; i < GS_CUDA_SLOTS + GS_WATCH_SLOTS; i++) region->clients[i].state = GS_SLOT_READY;
-    for (int i = 0; i < GS_CUDA_SLOTS; i++) region->gpus[0].held_bytes[i] = MIB;
-    for (int i = 0; i < GS_CUDA_SLOTS; i++) region->clients[i].calls[0] = 1;
+    for (int i = 0; i < GS_CUDA_SLOTS + GS_WATCH_SLOTS; i++)
+      region->clients[i].state = GS_SLOT_READY;
+    for (int i = 0; i < GS_CUDA_SLOTS; i++)
+      region->gpus[0].held_bytes[i] = MIB;
+    for (int i = 0; i < GS_CUDA_SLOTS; i++)
+      region->clients[i].calls[0] = 1;
     region->gpus[0].used_bytes = 1024ll * MIB;
     region->slot_high[GS_KIND_CUDA] = GS_CUDA_SLOTS;
     region->slot_high[GS_KIND_WATCH] = GS_WATCH_SLOTS;
@@ -280,7 +289,8 @@ void test_faults(void) {
   uint64_t start = now_ns();
   CHECK_EQUAL(cuMemFree_v2(memory), CUDA_SUCCESS);
   CHECK(now_ns() - start >= 100000000u);
-  CHECK_EQUAL(run("%s/gpusim fault set --call cuCtxSynchronize --result 700 --pid %d", sim_directory, (int)getpid() + 1), 0);
+  CHECK_EQUAL(
+      run("%s/gpusim fault set --call cuCtxSynchronize --result 700 --pid %d", sim_directory, (int)getpid() + 1), 0);
   CHECK_EQUAL(cuCtxSynchronize(), CUDA_SUCCESS);
   CHECK_EQUAL(run("%s/gpusim fault set --call cuNoSuchCall --result 1 2>/dev/null", sim_directory), 2);
 }

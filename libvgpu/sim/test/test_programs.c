@@ -26,8 +26,11 @@ void test_ffmpeg_frames(void) {
   need_program("ffmpeg");
   const char *source = "-hide_banner -loglevel error -f lavfi -i testsrc2=size=320x240:duration=1";
   CHECK_EQUAL(run("ffmpeg %s -vf format=nv12 -f framemd5 - >$GPUSIM_DIR/bare </dev/null", source), 0);
-  CHECK_EQUAL(run("ffmpeg -init_hw_device cuda=cu -filter_hw_device cu %s -vf format=nv12,hwupload_cuda,hwdownload,format=nv12 "
-                  "-f framemd5 - >$GPUSIM_DIR/card </dev/null", source), 0);
+  CHECK_EQUAL(
+      run("ffmpeg -init_hw_device cuda=cu -filter_hw_device cu %s -vf format=nv12,hwupload_cuda,hwdownload,format=nv12 "
+          "-f framemd5 - >$GPUSIM_DIR/card </dev/null",
+          source),
+      0);
   CHECK_EQUAL(run("cmp $GPUSIM_DIR/bare $GPUSIM_DIR/card && grep -q '^0,' $GPUSIM_DIR/bare"), 0);
   CHECK(status_number("cuMemcpy2DAsync_v2") >= 50);
   CHECK_EQUAL(status_number("used_bytes"), 0);

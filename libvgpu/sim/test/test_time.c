@@ -72,7 +72,8 @@ void test_kernel_time(void) {
   CUfunction busy = kernel(module, "busy_20ms");
   CHECK_EQUAL(cuStreamCreate(&stream, 1), CUDA_SUCCESS);
   uint64_t start = now_ns();
-  for (int i = 0; i < 10; i++) CHECK_EQUAL(launch(busy, stream), CUDA_SUCCESS);
+  for (int i = 0; i < 10; i++)
+    CHECK_EQUAL(launch(busy, stream), CUDA_SUCCESS);
   CHECK_EQUAL(launch(kernel(module, "_Z9busy_50msPf"), stream), CUDA_SUCCESS);
   CHECK_EQUAL(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
   CHECK(now_ns() - start < 200000000u); /* launches do not wait */
@@ -98,7 +99,8 @@ void test_kernels_share_the_card(void) {
     CHECK(now_ns() - began >= 400000000u);
     exit(0);
   }
-  for (int i = 0; i < 2; i++) CHECK_EQUAL(wait_for(children[i]), 0);
+  for (int i = 0; i < 2; i++)
+    CHECK_EQUAL(wait_for(children[i]), 0);
   CHECK(now_ns() - start >= 600000000u);
 }
 
@@ -112,7 +114,8 @@ void test_events(void) {
   CHECK_EQUAL(cuEventCreate(&end, 0), CUDA_SUCCESS);
   CHECK_EQUAL(cuEventElapsedTime(&milliseconds, start, end), CUDA_ERROR_INVALID_HANDLE); /* not recorded */
   CHECK_EQUAL(cuEventRecord(start, NULL), CUDA_SUCCESS);
-  for (int i = 0; i < 3; i++) CHECK_EQUAL(launch(busy, NULL), CUDA_SUCCESS);
+  for (int i = 0; i < 3; i++)
+    CHECK_EQUAL(launch(busy, NULL), CUDA_SUCCESS);
   CHECK_EQUAL(cuEventRecord(end, NULL), CUDA_SUCCESS);
   CHECK_EQUAL(cuEventQuery(end), CUDA_ERROR_NOT_READY);
   CHECK_EQUAL(cuEventElapsedTime(&milliseconds, start, end), CUDA_ERROR_NOT_READY);
@@ -141,7 +144,8 @@ static double pair_ns(void) {
 static double call_ns(void) {
   CUdevice device;
   uint64_t start = cpu_ns();
-  for (int i = 0; i < CALLS; i++) CHECK_EQUAL(cuCtxGetDevice(&device), CUDA_SUCCESS);
+  for (int i = 0; i < CALLS; i++)
+    CHECK_EQUAL(cuCtxGetDevice(&device), CUDA_SUCCESS);
   return (double)(cpu_ns() - start) / CALLS;
 }
 
