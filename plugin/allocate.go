@@ -3,6 +3,7 @@
 
 // The kubelet's calls about containers: options, preference, Allocate, PreStartContainer. All answer from memory
 // and local files; none asks the network or a GPU.
+
 package plugin
 
 import (
@@ -80,6 +81,9 @@ func (s *Server) grant(ids []string, now time.Time) (ledger.Record, error) {
 	for _, id := range ids {
 		if reason := s.inv.hardFault(id); reason != "" {
 			return ledger.Record{}, &hardFaultError{id: id, reason: reason}
+		}
+		if s.inv.unresolved(id) { // the runtime would refuse to start the container
+			return ledger.Record{}, &hardFaultError{id: id, reason: ReasonCDI}
 		}
 	}
 	rec, err := s.books.Hold(s.cfg.ResourceName, ids, s.cfg.BuildID, now)

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Tests of Allocate, PreStartContainer and GetPreferredAllocation through the in-process kubelet.
+
 package plugin
 
 import (
@@ -259,6 +260,34 @@ func TestMemoryCommittedWithdrawsInTheOpen(t *testing.T) {
 		}
 	}
 	n.waitAllocatable(k, 11) // eleven are held, none of the free ones is offered
+}
+
+// TestCDIDevicesHaveToResolve: only GPUs that a spec file defines are offered and granted.
+func TestCDIDevicesHaveToResolve(t *testing.T) {
+	specs := t.TempDir()
+	n := newNode(t, func(c *Config) { c.Strategy, c.CDISpecDirs = StrategyCDI, []string{specs} })
+	k := n.kubelet(kubelettest.Options{})
+	n.run()
+	eventually(t, "20 devices, none of them healthy", func() bool {
+		capacity, allocatable := k.Counts(resource)
+		return capacity == 20 && allocatable == 0
+	})
+	spec := "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: " + uuidB + "\n  containerEdits:\n    env: [A=b]\n"
+	overwrite(t, specs+"/nvidia.yaml", []byte(spec))
+	n.srv.checkCDI()
+	n.waitAllocatable(k, 10)
+	a, err := k.Allocate(t.Context(), pod("u1"), app, resource, 1)
+	must(t, err)
+	if devices := a.Response.GetCdiDevices(); len(devices) != 1 || devices[0].GetName() != "nvidia.com/gpu="+uuidB {
+		t.Errorf("CDI devices %v", devices)
+	}
+	if _, err := k.AllocateIDs(t.Context(), pod("u2"), app, resource, []string{uuidA + "::0"}); err == nil || !strings.Contains(err.Error(), ReasonCDI) {
+		t.Errorf("a GPU that does not resolve: %v", err)
+	}
+	_, err = unresolvedCDI("nvidia.com/gpu", []string{uuidA, uuidB}, []string{specs})
+	if err == nil || !strings.Contains(err.Error(), "nvidia.com/gpu="+uuidA) || strings.Contains(err.Error(), uuidB) {
+		t.Errorf("error %v", err)
+	}
 }
 
 // TestAllocateIsQuick is C38 (d): nothing is asked over a network, the answer is there in well under a second.

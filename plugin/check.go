@@ -5,6 +5,7 @@
 // every container start. The dynamic loader ignores a preload file that it cannot read and a library that it
 // cannot load, and a container runtime makes an empty directory of a bind source that is missing: in each case the
 // program would run on, unlimited and silent. So the check comes first, and a failed check fails the start.
+
 package plugin
 
 import (

@@ -3,15 +3,18 @@
 
 // C60: whatever is wrong with the files that a container is to get, nothing starts and one line says why. C40: how
 // the library comes to its place and stays there.
+
 package plugin
 
 import (
+	"context"
 	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -99,8 +102,9 @@ func TestUnusableLibrary(t *testing.T) {
 			_, startErr := n.srv.PreStartContainer(t.Context(), start)
 			_, allocateErr := n.srv.Allocate(t.Context(), &v1beta1.AllocateRequest{
 				ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{uuidA + "::1"}}}})
+			runErr := runBriefly(t, n)
 			for moment, err := range map[string]error{
-				"agent start": n.srv.Run(t.Context()), "Allocate": allocateErr, "PreStartContainer": startErr,
+				"agent start": runErr, "Allocate": allocateErr, "PreStartContainer": startErr,
 			} {
 				if err == nil || !strings.Contains(err.Error(), s.says) {
 					t.Errorf("%s: error %v, want it to say %q", moment, err, s.says)
@@ -138,7 +142,7 @@ func TestLibraryOnNoexecMount(t *testing.T) {
 	require.Need(t, "mount", err == nil, "cannot mount a tmpfs")
 	t.Cleanup(func() { must(t, unix.Unmount(n.cfg.LibraryDir, unix.MNT_DETACH)) })
 	n.install([]byte{1, 2, 3, 4})
-	if err := n.srv.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "mounted noexec") {
+	if err := runBriefly(t, n); err == nil || !strings.Contains(err.Error(), "mounted noexec") {
 		t.Errorf("agent start: %v", err)
 	}
 }
@@ -292,6 +296,13 @@ func TestRealLinkerBuildID(t *testing.T) {
 	if id, err := readBuildID(f); err != nil || id != "00112233445566778899aabbccddeeff00112233" {
 		t.Errorf("%q %v", id, err)
 	}
+}
+
+// runBriefly runs the server where it is expected to refuse at once.
+func runBriefly(t *testing.T, n *node) error {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	return n.srv.Run(ctx)
 }
 
 func statOf(t *testing.T, path string) unix.Stat_t {

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // What the plugin is told at start, and what is refused.
+
 package plugin
 
 import (
@@ -22,14 +23,15 @@ const (
 
 // Config is what the plugin is told at start. Paths are absolute, and the same on the host as for the agent.
 type Config struct {
-	ResourceName string // the extended resource, such as nvidia.com/gpu
-	KubeletDir   string // /var/lib/kubelet; the sockets are in device-plugins below it
-	Strategy     string // StrategyEnvvar or StrategyCDI
-	CDIKind      string // vendor.com/class of the CDI devices, such as nvidia.com/gpu; used with StrategyCDI
-	ContainerDir string // where the library and the pages appear in a container, such as /usr/local/vgpud
-	LibraryDir   string // host directory of library builds, as InstallLibrary fills it
-	BuildID      string // the build that new allocations get
-	PagesDir     string // host directory of the pages: <PagesDir>/<key>/{limits,usage}
+	ResourceName string   // the extended resource, such as nvidia.com/gpu
+	KubeletDir   string   // /var/lib/kubelet; the sockets are in device-plugins below it
+	Strategy     string   // StrategyEnvvar or StrategyCDI
+	CDIKind      string   // vendor.com/class of the CDI devices, such as nvidia.com/gpu; used with StrategyCDI
+	CDISpecDirs  []string // where CDI spec files are; empty: where runtimes look by default
+	ContainerDir string   // where the library and the pages appear in a container, such as /usr/local/vgpud
+	LibraryDir   string   // host directory of library builds, as InstallLibrary fills it
+	BuildID      string   // the build that new allocations get
+	PagesDir     string   // host directory of the pages: <PagesDir>/<key>/{limits,usage}
 
 	// Timing may be left zero (production values); tests shorten it.
 	Timing Timing

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // How long calls took, as a histogram for the metrics.
+
 package plugin
 
 import "time"

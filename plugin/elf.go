@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // What a libvgpu.so says of itself: architecture and build ID, read from its ELF headers and notes.
+
 package plugin
 
 import (

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Socket names: fresh ones for us, and the leftovers of predecessors that died.
+
 package plugin
 
 import (

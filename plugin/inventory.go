@@ -3,6 +3,7 @@
 
 // The inventory: which slices are offered, and in what health. It keeps the latest state and wakes its readers; it
 // is never a queue, so a slow kubelet stream misses intermediate states and never the last one.
+
 package plugin
 
 import (
@@ -53,9 +54,10 @@ type Inventory struct {
 
 	mu        sync.Mutex
 	gpus      []GPU
-	nodeFault string        // reason that holds for every free slice, such as an unusable library
-	slots     []Slot        // never changed in place
-	changed   chan struct{} // closed when slots is replaced
+	nodeFault string          // reason that holds for every free slice, such as an unusable library
+	noCDI     map[string]bool // GPUs that no CDI spec file defines, by UUID
+	slots     []Slot          // never changed in place
+	changed   chan struct{}   // closed when slots is replaced
 }
 
 // NewInventory returns an empty inventory over the books.
@@ -98,6 +100,33 @@ func (inv *Inventory) setNodeFault(reason string) {
 	inv.recomputeLocked()
 }
 
+// setUnresolved marks the free slices of these GPUs, and of no others, as not to be had through CDI.
+func (inv *Inventory) setUnresolved(uuids map[string]bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.noCDI = uuids
+	inv.recomputeLocked()
+}
+
+// unresolved reports whether the GPU of a device ID is marked by setUnresolved.
+func (inv *Inventory) unresolved(id string) bool {
+	uuid, _, err := ledger.ParseSliceID(id)
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	return err == nil && inv.noCDI[uuid]
+}
+
+// uuids lists the GPUs.
+func (inv *Inventory) uuids() []string {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	var all []string
+	for _, g := range inv.gpus {
+		all = append(all, g.UUID)
+	}
+	return all
+}
+
 // Slots returns the current slots, sorted by GPU and number, and a channel that is closed when they change. The
 // caller does not change the slice.
 func (inv *Inventory) Slots() ([]Slot, <-chan struct{}) {
@@ -123,7 +152,13 @@ func (inv *Inventory) hardFault(id string) string {
 }
 
 func (inv *Inventory) recomputeLocked() {
-	fresh := deriveSlots(inv.gpus, inv.nodeFault, inv.books.Held(), inv.books.Books())
+	gpus := slices.Clone(inv.gpus)
+	for i, g := range gpus {
+		if inv.noCDI[g.UUID] && g.Health.Reason == "" {
+			gpus[i].Health = Health{Reason: ReasonCDI}
+		}
+	}
+	fresh := deriveSlots(gpus, inv.nodeFault, inv.books.Held(), inv.books.Books())
 	if slices.Equal(fresh, inv.slots) {
 		return
 	}

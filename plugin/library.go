@@ -3,6 +3,7 @@
 
 // Installation of libvgpu on the host: one directory per build ID, files that arrive by rename and are never
 // rewritten while they are right, and that stay as long as an allocation names them.
+
 package plugin
 
 import (

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // The ListAndWatch message: slots on the wire, and how large the message can get.
+
 package plugin
 
 import (

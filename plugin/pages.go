@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Pages as the plugin needs them, and how they come back after a reboot.
+
 package plugin
 
 import (

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // GetPreferredAllocation's choice. Pure.
+
 package plugin
 
 import (

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Tests of what is pure: names, sizes, slots, preference, responses.
+
 package plugin
 
 import (

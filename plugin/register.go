@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Registration: come up, stay registered through whatever the kubelet does, go down cleanly.
+
 package plugin
 
 import (
@@ -151,9 +152,8 @@ func (s *Server) keep(ctx context.Context, w *watcher, ses *session, kubelet fil
 		case <-w.look:
 		}
 		if time.Now().After(nextCheck) {
-			if err := s.checkNode(); err != nil {
-				s.log.Error("free slices are withdrawn", "reason", ReasonLibrary, "error", err)
-			}
+			_ = s.checkNode() // has withdrawn the slices and said why
+			s.checkCDI()
 			nextCheck = time.Now().Add(nodeCheckEvery)
 		}
 	}

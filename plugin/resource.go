@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Names of extended resources: the rules a kubelet applies inside Register, applied before we ask it.
+
 package plugin
 
 import (

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // What a container gets: the allocate response of a record. Pure.
+
 package plugin
 
 import (
@@ -44,7 +45,7 @@ func Response(rec ledger.Record, cfg Config) *v1beta1.ContainerAllocateResponse 
 	if cfg.Strategy == StrategyCDI {
 		response.Envs[visibleDevices] = noDevices
 		for _, uuid := range uuids {
-			response.CdiDevices = append(response.CdiDevices, &v1beta1.CDIDevice{Name: cfg.CDIKind + "=" + uuid})
+			response.CdiDevices = append(response.CdiDevices, &v1beta1.CDIDevice{Name: cdiName(cfg.CDIKind, uuid)})
 		}
 	} else {
 		response.Envs[visibleDevices] = strings.Join(uuids, ",")

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // The server: what is built once at start, and the state that outlives a registration.
+
 package plugin
 
 import (
@@ -21,8 +22,9 @@ type Server struct {
 	pages Pages
 	log   *slog.Logger
 
-	mu     sync.Mutex // guards status only
-	status Status
+	mu         sync.Mutex // guards what follows; nothing else is taken under it
+	status     Status
+	complaints map[string]string // by reason of withdrawal: what was last logged
 }
 
 // Status is what the metrics say of the plugin.
@@ -44,7 +46,7 @@ func New(cfg Config, books *ledger.Ledger, pages Pages, log *slog.Logger) (*Serv
 	}
 	cfg.Timing = cfg.Timing.withDefaults()
 	return &Server{
-		cfg: cfg, books: books, inv: NewInventory(books), pages: pages,
+		cfg: cfg, books: books, inv: NewInventory(books), pages: pages, complaints: map[string]string{},
 		log: log.With("component", "plugin", "resource", cfg.ResourceName),
 	}, nil
 }
@@ -78,6 +80,7 @@ func (s *Server) prepare() error {
 	if err := CheckLibrary(s.cfg, s.cfg.BuildID); err != nil {
 		return fmt.Errorf("offer no slices: %w", err)
 	}
+	s.checkCDI()
 	for _, rec := range s.books.Snapshot() {
 		if err := restorePages(rec, s.cfg, s.pages); err != nil {
 			// The allocation cannot start again until it is put right (PreStartContainer says so); others can.
@@ -90,16 +93,46 @@ func (s *Server) prepare() error {
 // checkNode looks whether new containers could still load the library, and withdraws free slices if not.
 func (s *Server) checkNode() error {
 	err := CheckLibrary(s.cfg, s.cfg.BuildID)
+	reason := ""
 	if err != nil {
-		s.inv.setNodeFault(ReasonLibrary)
-		return err
+		reason = ReasonLibrary
 	}
-	s.inv.setNodeFault("")
-	return nil
+	s.inv.setNodeFault(reason)
+	s.complain(ReasonLibrary, err)
+	return err
+}
+
+// checkCDI looks whether the container runtime will find the GPUs, and withdraws free slices of those it will not.
+func (s *Server) checkCDI() {
+	if s.cfg.Strategy != StrategyCDI {
+		return
+	}
+	missing, err := unresolvedCDI(s.cfg.CDIKind, s.inv.uuids(), s.cfg.CDISpecDirs)
+	s.inv.setUnresolved(missing)
+	s.complain(ReasonCDI, err)
+}
+
+// complain logs why free slices are withdrawn, once per cause, and that they are back.
+func (s *Server) complain(reason string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	s.mu.Lock()
+	before := s.complaints[reason]
+	s.complaints[reason] = text
+	s.mu.Unlock()
+	switch text {
+	case before:
+	case "":
+		s.log.Info("withdrawn slices are offered again", "reason", reason)
+	default:
+		s.log.Error("free slices are withdrawn", "reason", reason, "error", err)
+	}
 }
 
 // ReasonLibrary is the reason of every free slice while the installed library cannot be used.
 const ReasonLibrary = "library-unusable"
 
-// nodeCheckEvery is how often the installed library is checked while nothing happens.
+// nodeCheckEvery is how often the installed library and the CDI specs are checked while nothing happens.
 const nodeCheckEvery = 10 * time.Second

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // A session: one socket under a name of its own, served until it is closed once and for all.
+
 package plugin
 
 import (
@@ -61,8 +62,7 @@ func (s *Server) openSession() (*session, error) {
 	listener.SetUnlinkOnClose(false) // the name may be another's by then: see removeSocket
 	id, err := identify(path)
 	if err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("look at own socket: %w", err)
+		return nil, errors.Join(fmt.Errorf("look at own socket: %w", err), listener.Close())
 	}
 	ses := &session{
 		Server: s, endpoint: endpoint, path: path, id: id,

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Helpers of this package's tests: an ELF file with a build ID, pages in plain files, a node with two GPUs.
+
 package plugin
 
 import (

@@ -3,6 +3,7 @@
 
 // Watching the kubelet's plugin directory: file events for speed, a poll for everything that events miss (a
 // directory that was replaced, a lost event, a node without inotify instances to spare).
+
 package plugin
 
 import (

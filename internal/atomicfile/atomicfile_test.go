@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Tests of atomicfile: modes, links, leftovers, readers during replacement, a full disk.
+
 package atomicfile
 
 import (
@@ -88,16 +89,14 @@ func TestReadersSeeOldOrNewOnly(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
+	wg.Go(func() {
 		for i := range 50 {
 			if err := WriteFile(path, versions[i%2], 0o644); err != nil {
 				t.Error(err)
 			}
 		}
 		close(stop)
-	}()
+	})
 	for done := false; !done; {
 		select {
 		case <-stop:

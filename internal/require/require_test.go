@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Tests of require: what is missing skips, or fails when VGPU_TEST_REQUIRE names it.
+
 package require
 
 import (

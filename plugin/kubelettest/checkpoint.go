@@ -3,6 +3,7 @@
 
 // The device manager's checkpoint file, in the real one's format (kubernetes:
 // pkg/kubelet/cm/devicemanager/checkpoint): the only place that has pod UID and response together.
+
 package kubelettest
 
 import (

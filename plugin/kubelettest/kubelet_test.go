@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Tests of the in-process kubelet itself: the traps it models, its checkpoint, its pod-resources API.
+
 package kubelettest
 
 import (

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // The pod-resources API: which pod, by namespace and name, holds which devices. It has no pod UIDs.
+
 package kubelettest
 
 import (

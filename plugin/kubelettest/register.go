@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Registrations and list streams: which plugin speaks for a resource, and what its devices are.
+
 package kubelettest
 
 import (
@@ -209,6 +210,18 @@ func (k *Kubelet) streamEnded(r *resource, c *client) {
 	c.close()
 	if k.opts.Model == Model136 || len(r.clients) == 0 {
 		r.stopped = true
+	}
+}
+
+// DropLists ends the list streams of a resource from the kubelet's side, and nothing else; a plugin that wants to be
+// seen has to register again.
+func (k *Kubelet) DropLists(resourceName string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r, ok := k.resources[resourceName]; ok {
+		for _, c := range r.clients {
+			c.cancel()
+		}
 	}
 }
 

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // The memory book of each GPU: what it can grant, what is held.
+
 package ledger
 
 import (

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Tests of the records on disk: round trip, damage, kills at random moments, a full disk.
+
 package ledger
 
 import (

@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // The ledger itself: opening the records, hold → commit → release, and what readers may ask.
+
 package ledger
 
 import (

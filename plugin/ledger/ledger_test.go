@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Tests of the books and of hold, commit, release.
+
 package ledger
 
 import (

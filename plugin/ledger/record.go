@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // The record of one allocation, its validation, and its file.
+
 package ledger
 
 import (

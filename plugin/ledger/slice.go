@@ -2,6 +2,7 @@
 // Copyright The vgpud Authors
 
 // Device IDs: the identity of a slice, "<GPU UUID>::<n>" (the form that dcgm-exporter knows as a replica).
+
 package ledger
 
 import (
