@@ -49,7 +49,16 @@ static void make_room(CUmemoryPool pool, CUstream stream, const struct stream_ca
   vgpu_pool_settle(pool, NULL);
 }
 
-/* Claims the pool's growth, making room for it step by step. */
+/* Whether what the pool holds and does not use would serve the request. */
+static bool has_unused(CUmemoryPool pool, uint64_t bytes) {
+  uint64_t held = 0, used = 0;
+  __typeof__(&cuMemPoolGetAttribute) get = VGPU_REAL(cuMemPoolGetAttribute);
+  return get && get(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held) == CUDA_SUCCESS &&
+         get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS && held > used && held - used >= bytes;
+}
+
+/* Claims the pool's growth, making room for it step by step. The last step claims nothing and lets the pool serve
+ * from what it holds; should it grow all the same (it may be in pieces), that is undone at once. */
 static CUresult claim_growth(struct vgpu_claim *claim, struct vgpu_device *device, uint64_t bytes, CUmemoryPool pool,
                              CUstream stream, const struct stream_calls *calls) {
   uint64_t most = grown_bytes(device, bytes);
@@ -60,6 +69,10 @@ static CUresult claim_growth(struct vgpu_claim *claim, struct vgpu_device *devic
   vgpu_pools_make_room();
   if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
   make_room(pool, stream, calls);
+  if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
+  claim->bytes = 0;
+  if (has_unused(pool, bytes) && vgpu_device_reserve(device, VGPU_KIND_POOL, 0, &claim->place) == 0)
+    return CUDA_SUCCESS;
   return vgpu_claim_on(claim, device, CUDA_SUCCESS, VGPU_KIND_POOL, most);
 }
 
