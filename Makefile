@@ -15,8 +15,8 @@ JOBS ?= $(shell nproc)
 export GOFLAGS := -buildvcs=false
 export CGO_ENABLED := 1
 
-# A nested make takes our job server where there is one, and -j otherwise.
-SUBMAKE = $(MAKE) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
+# A nested make takes our job server where there is one, and -j otherwise. V=1 shows its commands.
+SUBMAKE = $(MAKE) $(if $(V),,-s) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
 .PHONY: help build shim sim agent client demo test check e2e bench-shim format docs tools clean need-build
 
@@ -26,20 +26,23 @@ help: ## Show this list
 build: shim sim agent client ## Build the agent, libvgpu and the simulated GPU into build/
 
 shim: need-build
+	@echo "building libvgpu.so"
 	@$(SUBMAKE) -C libvgpu OUT=$(OUT) all
 
 sim: need-build
+	@echo "building the simulated GPU"
 	@$(SUBMAKE) -C libvgpu/sim OUT=$(OUT) all
 
 agent: need-build
+	@echo "building vgpud"
 	@mkdir -p $(OUT)
-	go build -o $(OUT)/vgpud ./agent
+	@go build -o $(OUT)/vgpud ./agent
 
 # The small driver-API program that the demo runs in a slice; the end-to-end tests run the same source.
 client: $(OUT)/sim/client
 $(OUT)/sim/client: scripts/e2e/client/client.c | need-build
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -o $@ $< -ldl
+	@$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -o $@ $< -ldl
 
 need-build:
 	@scripts/need.sh build
