@@ -147,7 +147,7 @@ func (k *Kubelet) AllocateIDs(ctx context.Context, pod Pod, container Container,
 	response, err := c.plugin.Allocate(ctx, request)
 	k.observeCall("Allocate", resourceName, c, request, response, err)
 	if err != nil {
-		return Allocation{}, fmt.Errorf("Allocate failed due to %w, which is unexpected", err) //nolint:staticcheck // the kubelet's own words
+		return Allocation{}, fmt.Errorf("Allocate failed due to %w, which is unexpected", err)
 	}
 	if n := len(response.GetContainerResponses()); n != 1 {
 		return Allocation{}, fmt.Errorf("%d container responses in allocate response, expected 1", n)
