@@ -182,7 +182,7 @@ static void compare_with(proc_address_v2 real, const char *name, int version) {
 void test_proc_address_like_the_real_driver(void) {
   const char *path = getenv("GPUSIM_REAL_LIBCUDA");
   char line[256];
-  if (!path) skip_without("real-libcuda", "GPUSIM_REAL_LIBCUDA does not name a libcuda.so of NVIDIA's");
+  if (!path || !*path) skip_without("real-libcuda", "GPUSIM_REAL_LIBCUDA does not name a libcuda.so of NVIDIA's");
   void *real_library = dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
   CHECK(real_library != NULL);
   proc_address_v2 real = (proc_address_v2)dlsym(real_library, "cuGetProcAddress_v2");
