@@ -10,6 +10,7 @@ import (
 	"flag"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/internal/require"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -220,5 +222,19 @@ func TestMarkdownNamesEveryMetric(t *testing.T) {
 		if !strings.Contains(text.String(), "| `"+row.name+"` | "+string(row.kind)+" |") {
 			t.Errorf("the documentation lacks %s", row.name)
 		}
+	}
+}
+
+// promtool is a judge that shares no code with our tests.
+func TestPromtool(t *testing.T) {
+	promtool := require.Tool(t, "promtool")
+	text, err := render(exampleView())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := exec.Command(promtool, "check", "metrics")
+	check.Stdin = bytes.NewReader(text)
+	if out, err := check.CombinedOutput(); err != nil || len(out) != 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
 	}
 }

@@ -27,6 +27,9 @@ const (
 	SourcePodResources = "podresources"
 )
 
+// errNotAsked is the state of pod-resources while it is not known what to ask for.
+var errNotAsked = errors.New("not asked: the kubelet's record cannot be read")
+
 // Sources are what a snapshot is made of. A nil source is absent.
 type Sources struct {
 	GPUs    source.GPUs
@@ -200,10 +203,11 @@ func (c *collector) readKubelet(ctx context.Context) {
 	}
 	holders, err := c.sources.Kubelet.Holders(ctx)
 	c.note(SourceKubelet, true, err)
-	c.note(SourcePodResources, true, errors.Join(err, holders.NamesError))
 	if err != nil {
+		c.note(SourcePodResources, true, errNotAsked)
 		return
 	}
+	c.note(SourcePodResources, true, holders.NamesError)
 	owners := make(map[string]source.Owner, len(holders.List))
 	for _, holder := range holders.List {
 		owners[holder.Key] = holder.Owner
