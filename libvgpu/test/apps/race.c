@@ -3,13 +3,14 @@
  *
  * race.c - many processes of one container want more than its limit at the same moment.
  *   race burst PROCESSES MIB WANTED ROUNDS       each takes MIB once per round; exactly WANTED must get it
- *   race churn PROCESSES THREADS ROUNDS BYTES    each thread allocates and frees BYTES; nothing is left behind
+ *   race churn PROCESSES THREADS ROUNDS BYTES US   each thread allocates BYTES, holds them US, frees; none is left
  *   race hold BYTES                              takes BYTES, says "held", and waits to be killed
  *   race kill ROUNDS BYTES                       runs holders and kills them at random moments
  *   race fork-before                             the same when the child is the first to ask
  *   race fork                                    a forked child has its own charge and leaves its parent's alone
  */
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -82,6 +83,7 @@ static void test_burst(char **argv) {
 struct churn {
   CUcontext context;
   uint64_t bytes;
+  long hold_ns;
   int rounds;
   int refused;
   int failed;
@@ -95,7 +97,12 @@ static void *churn_thread(void *data) {
     CUresult result = cuMemAlloc_v2(&pointer, churn->bytes);
     churn->refused += result == CUDA_ERROR_OUT_OF_MEMORY;
     churn->failed += result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS) churn->failed += cuMemFree_v2(pointer) != CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) {
+      sched_yield();
+      continue;
+    }
+    nanosleep(&(struct timespec){0, churn->hold_ns}, NULL);
+    churn->failed += cuMemFree_v2(pointer) != CUDA_SUCCESS;
   }
   return NULL;
 }
@@ -107,7 +114,10 @@ static void churn_child(struct shared *shared, char **argv) {
   CUcontext context = use_device(0);
   pthread_barrier_wait(&shared->barrier);
   for (int i = 0; i < threads; i++) {
-    churns[i] = (struct churn){.context = context, .bytes = strtoull(argv[5], NULL, 10), .rounds = atoi(argv[4])};
+    churns[i] = (struct churn){.context = context,
+                               .bytes = strtoull(argv[5], NULL, 10),
+                               .rounds = atoi(argv[4]),
+                               .hold_ns = atol(argv[6]) * 1000};
     pthread_create(&ids[i], NULL, churn_thread, &churns[i]);
   }
   for (int i = 0; i < threads; i++) {
@@ -211,7 +221,7 @@ int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "";
   if (strcmp(name, "hold") == 0) hold(strtoull(argv[2], NULL, 10));
   if (strcmp(name, "burst") == 0 && argc == 6) test_burst(argv);
-  if (strcmp(name, "churn") == 0 && argc == 6) test_churn(argv);
+  if (strcmp(name, "churn") == 0 && argc == 7) test_churn(argv);
   if (strcmp(name, "kill") == 0 && argc == 4) test_kill(atoi(argv[2]), strtoull(argv[3], NULL, 10));
   if (strcmp(name, "fork") == 0) test_fork();
   if (strcmp(name, "fork-before") == 0) test_fork_before();

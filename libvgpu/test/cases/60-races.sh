@@ -13,8 +13,9 @@ gpusim fault clear >/dev/null
 race "8 processes, 300 MiB each, a fast driver" "$bin/race" burst 8 300 3 50
 check "high-water mark is never above the limit" -- [ "$(high_water)" -le $((1000 * MIB)) ]
 gpusim reset-high-water >/dev/null
-race "8 processes, 4 threads each" "$bin/race" churn 8 4 3125 $((60 * MIB))
+race "8 processes, 4 threads each" "$bin/race" churn 8 4 3125 $((60 * MIB)) 500
 check "high-water mark is never above the limit" -- [ "$(high_water)" -le $((1000 * MIB)) ]
+check "and gets there" -- [ "$(high_water)" = $((960 * MIB)) ]
 race "fork" "$bin/race" fork
 race "fork before the first call" "$bin/race" fork-before
 race "100 kills" "$bin/race" kill 100 $((1000 * MIB))
