@@ -4,10 +4,13 @@
 package e2e
 
 import (
+	"bytes"
 	"debug/elf"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -15,7 +18,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-const refusalTimeout = 5 * time.Second
+const (
+	refusalTimeout = 5 * time.Second  // for an agent that cannot work to say so
+	repairTimeout  = 30 * time.Second // for an agent that runs to see that the library is good again
+)
 
 // damages are ways in which a library on the node can be no library; the file's old content is saved by the caller.
 var damages = []struct {
@@ -58,7 +64,7 @@ func foreign(content []byte) []byte {
 // variant is a library that is the same but for its build ID, as a later release of the agent would bring one.
 func variant(t *testing.T, name string, mark byte) (path string) {
 	t.Helper()
-	source := filepath.Join(env.build, "libvgpu.so")
+	source := filepath.Join(env.parts, "libvgpu.so")
 	file, err := elf.Open(source)
 	if err != nil {
 		t.Fatal(err)
@@ -88,48 +94,80 @@ func installedLibraries(t *testing.T) []string {
 	return found
 }
 
-// A library that was damaged on the node after the agent has started: no pod starts, and none runs unlimited.
+// A library that was damaged on the node after the agent has started: no pod starts, and none runs unlimited. An agent
+// that starts puts the library right.
 func TestNoPodStartsWithADamagedLibrary(t *testing.T) {
-	installed := installedLibraries(t)
-	if len(installed) != 1 {
-		t.Fatalf("want one installed library, found %v", installed)
-	}
-	path := installed[0]
+	path := installedLibrary(t)
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range damages {
+	for i, d := range damages {
 		t.Run(d.name, func(t *testing.T) {
-			saved := path + ".saved"
-			if err := os.Rename(path, saved); err != nil {
+			if err := os.RemoveAll(path); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() {
-				if err := os.RemoveAll(path); err != nil {
-					t.Error(err)
-				}
-				if err := os.Rename(saved, path); err != nil {
-					t.Error(err)
-				}
-			})
 			d.damage(t, path, content)
-			name := "library-" + strings.ReplaceAll(d.name[:5], " ", "-")
+			name := fmt.Sprintf("damaged-library-%d", i)
 			create(t, newPod(name, 1, clientPath, "hold", "all"))
 			eventually(t, podTimeout, "the pod is refused", func() (bool, string) { return refused(t, name) })
 			if log, err := env.cluster.Logs(t.Context(), name, containerName, false); err == nil && log != "" {
 				t.Errorf("the container has run:\n%s", log)
 			}
 			remove(t, name)
+			restartWith(t, nil)
 		})
 	}
-	if err := env.agent.awaitSlices(t.Context()); err != nil { // all is well again
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, content) {
+		t.Errorf("the library is not what it was (%v)", err)
+	}
+}
+
+// A running pod whose container crashes while the library is damaged is not started again before it is repaired; the
+// running agent notices both by itself.
+func TestNoContainerIsRestartedWithADamagedLibrary(t *testing.T) {
+	path := installedLibrary(t)
+	r := newResident(t, "damaged-restart")
+	saved := path + ".saved"
+	if err := os.Rename(path, saved); err != nil {
 		t.Fatal(err)
 	}
-	create(t, onePod("library-repaired", 1, clientPath, "fill"))
-	if log, code := awaitEnd(t, "library-repaired"); code != 0 {
-		t.Errorf("no pod starts after the repair: exit code %d\n%s", code, log)
+	repair := sync.OnceFunc(func() {
+		if err := os.Rename(saved, path); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(repair)
+	r.mustRunOn(t)
+	if err := env.cluster.CrashContainer(t.Context(), r.name, containerName); err != nil {
+		t.Fatal(err)
 	}
+	eventually(t, podTimeout, "the restart is refused", func() (bool, string) {
+		status, _ := container(t, r.name)
+		if status.RestartCount > 0 {
+			t.Fatalf("the container was started again: %+v", status)
+		}
+		w := status.State.Waiting
+		return w != nil && strings.Contains(w.Message, "libvgpu"), fmt.Sprintf("%+v", status.State)
+	})
+	repair()
+	r.awaitRestart(t)
+	r.mustRunOn(t)
+	r.mustBeLimited(t)
+	eventually(t, repairTimeout, "all slices are offered again", func() (bool, string) {
+		ok, now, err := allSlices(t.Context())
+		return ok && err == nil, now
+	})
+}
+
+// installedLibrary is the one copy of the library that the agent keeps on the node at this moment.
+func installedLibrary(t *testing.T) string {
+	t.Helper()
+	installed := installedLibraries(t)
+	if len(installed) != 1 {
+		t.Fatalf("want one installed library, found %v", installed)
+	}
+	return installed[0]
 }
 
 // refused says whether somebody has said no to the pod, for good or for now. A container that runs ends the test.
@@ -163,7 +201,7 @@ func refused(t *testing.T, name string) (bool, string) {
 
 // An agent that has no good library to hand out offers no slices, and says so.
 func TestAgentWithoutLibraryOffersNoSlices(t *testing.T) {
-	good := filepath.Join(env.build, "libvgpu.so")
+	good := filepath.Join(env.parts, "libvgpu.so")
 	content, err := os.ReadFile(good)
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +214,7 @@ func TestAgentWithoutLibraryOffersNoSlices(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "libvgpu.so")
 			d.damage(t, path, content)
-			before := registrations(t)
+			before := mustCountRegistrations(t)
 			if err := env.agent.launch(map[string]string{"library": path}); err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +229,7 @@ func TestAgentWithoutLibraryOffersNoSlices(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if n := registrations(t); n != before {
+			if n := mustCountRegistrations(t); n != before {
 				t.Errorf("vgpud registered %d times with a bad library", n-before)
 			}
 		})
@@ -215,15 +253,17 @@ func TestOtherContainerDirectory(t *testing.T) {
 	}
 }
 
-// restartWith runs the agent with other flags until the test ends.
+// restartWith starts the agent again; with other flags, if any, until the test ends.
 func restartWith(t *testing.T, flags map[string]string) {
 	t.Helper()
 	if err := env.agent.stop(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := env.agent.stop(syscall.SIGTERM); err != nil {
-			t.Error(err)
+		if len(flags) > 0 {
+			if err := env.agent.stop(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
 		}
 		ensureAgent(t)
 	})

@@ -28,6 +28,7 @@ const upTimeout = 2 * time.Minute
 // env is what the tests share. It is set once, before the first test.
 var env struct {
 	build   string // the project's build folder
+	parts   string // copies of what is tested, so that a build beside the tests does not change it under them
 	cluster *cluster.Cluster
 	gpus    *gpus
 	agent   *agent
@@ -94,6 +95,10 @@ func bringUp(ctx context.Context, dir string) (err error) {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, "logs"), 0o755)); err != nil {
 		return err
 	}
+	env.parts = filepath.Join(dir, "parts")
+	if err := copyParts(); err != nil {
+		return err
+	}
 	store := image.Store{Dir: filepath.Join(env.build, "e2e", "images")}
 	archives, err := buildImages(&store)
 	if err != nil {
@@ -118,6 +123,24 @@ func bringUp(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
+// copyParts copies the programs and libraries under test.
+func copyParts() error {
+	for _, name := range []string{"vgpud", "libvgpu.so", "sim/gpusim", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"} {
+		content, err := os.ReadFile(filepath.Join(env.build, name))
+		if err != nil {
+			return fmt.Errorf("run make build first: %w", err)
+		}
+		target := filepath.Join(env.parts, name)
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(target, content, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // tearDown ends the cluster and leaves log files only.
 func tearDown(dir string) error {
 	if env.cluster == nil {
@@ -126,7 +149,7 @@ func tearDown(dir string) error {
 	if env.agent != nil {
 		_ = env.agent.process.Stop(syscall.SIGTERM, stopTimeout) // a test reports it if this is not clean
 	}
-	return errors.Join(env.cluster.Down(), os.RemoveAll(filepath.Join(dir, "var-lib")))
+	return errors.Join(env.cluster.Down(), os.RemoveAll(filepath.Join(dir, "var-lib")), os.RemoveAll(env.parts))
 }
 
 // projectRoot is the folder above this module that holds the project's own go.mod.

@@ -118,6 +118,15 @@ func container(t *testing.T, pod string) (status corev1.ContainerStatus, phase c
 	return status, p.Status.Phase
 }
 
+// awaitRunning waits until the pod's status, which lags behind, says that its container runs.
+func awaitRunning(t *testing.T, pod string) {
+	t.Helper()
+	eventually(t, podTimeout, "pod "+pod+" runs", func() (bool, string) {
+		status, phase := container(t, pod)
+		return phase == corev1.PodRunning && status.State.Running != nil, fmt.Sprintf("%s %+v", phase, status.State)
+	})
+}
+
 // awaitLog waits until the pod's log has a line of the client with this key, and returns the line.
 func awaitLog(t *testing.T, pod, key string) fields {
 	t.Helper()

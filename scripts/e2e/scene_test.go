@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -47,7 +48,7 @@ type simStatus struct {
 	} `json:"gpus"`
 }
 
-func simPath(name string) string { return filepath.Join(env.build, "sim", name) }
+func simPath(name string) string { return filepath.Join(env.parts, "sim", name) }
 
 // makeGPUs makes two cards of 80 GiB in the node, with null devices under nvidia's names, and the CDI specification
 // that NVIDIA's toolkit would write for them.
@@ -143,19 +144,24 @@ func newAgent() *agent {
 		"slices-per-gpu":       fmt.Sprint(slicesPerGPU),
 		"memory-margin":        "0",
 		"device-list-strategy": "cdi-cri",
-		"library":              filepath.Join(env.build, "libvgpu.so"),
+		"library":              filepath.Join(env.parts, "libvgpu.so"),
 		"nvml-library":         simPath("libnvidia-ml.so.1"),
 		"textfile-dir":         textfileDir,
 		"log-level":            "debug",
 	}}
 }
 
-// start starts the agent with its usual flags, some of them replaced, and returns when the node shows all slices.
+// start starts the agent with its usual flags, some of them replaced, and returns when it has registered with kubelet
+// and all slices can be had.
 func (a *agent) start(ctx context.Context, flags map[string]string) error {
+	before, err := registrations(ctx)
+	if err != nil {
+		return err
+	}
 	if err := a.launch(flags); err != nil {
 		return err
 	}
-	return a.awaitSlices(ctx)
+	return a.awaitBack(ctx, before)
 }
 
 // launch starts the agent and does not wait for anything.
@@ -165,7 +171,7 @@ func (a *agent) launch(flags map[string]string) error {
 	}
 	merged := maps.Clone(a.flags)
 	maps.Copy(merged, flags)
-	a.process.Args = []string{filepath.Join(env.build, "vgpud"), "run"}
+	a.process.Args = []string{filepath.Join(env.parts, "vgpud"), "run"}
 	for _, name := range slices.Sorted(maps.Keys(merged)) {
 		a.process.Args = append(a.process.Args, "--"+name+"="+merged[name])
 	}
@@ -174,23 +180,64 @@ func (a *agent) launch(flags map[string]string) error {
 
 func (a *agent) stop(signal syscall.Signal) error { return a.process.Stop(signal, stopTimeout) }
 
-// awaitSlices waits until the node offers every slice to the scheduler.
+// awaitBack waits until kubelet has had one registration more than before, and all slices can be had.
+func (a *agent) awaitBack(ctx context.Context, registrationsBefore int) error {
+	return a.await(ctx, "registration and slices", func() (bool, string, error) {
+		if n, err := registrations(ctx); err != nil || n <= registrationsBefore {
+			return false, fmt.Sprintf("%d registrations", n), err
+		}
+		return allSlices(ctx)
+	})
+}
+
+// awaitSlices waits until all slices can be had.
 func (a *agent) awaitSlices(ctx context.Context) error {
+	return a.await(ctx, "slices", func() (bool, string, error) { return allSlices(ctx) })
+}
+
+// allSlices says whether both kubelet and the node's status, which lags behind, offer every slice.
+func allSlices(ctx context.Context) (bool, string, error) {
 	const all = gpuCount * slicesPerGPU
+	inKubelet, err := env.cluster.AllocatableDevices(ctx, resource)
+	if err != nil {
+		return false, "", err
+	}
+	inStatus, err := env.cluster.Allocatable(ctx, resource)
+	now := fmt.Sprintf("kubelet offers %d slices, the node's status %d, of %d", inKubelet, inStatus, all)
+	return inKubelet == all && inStatus == all, now, err
+}
+
+func (a *agent) await(ctx context.Context, what string, done func() (ok bool, now string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, backTimeout)
 	defer cancel()
 	for {
-		count, err := env.cluster.Allocatable(ctx, resource)
+		ok, now, err := done()
 		switch {
-		case err == nil && count == all:
+		case err == nil && ok:
 			return nil
 		case !a.process.Running():
-			return fmt.Errorf("wait for slices: vgpud has ended (%s): %s", a.process.State(), a.lastWords())
+			return fmt.Errorf("wait for %s: vgpud has ended (%s): %s", what, a.process.State(), a.lastWords())
 		case ctx.Err() != nil:
-			return errors.Join(fmt.Errorf("wait for slices: the node shows %d of %d: %s", count, all, a.lastWords()), err)
+			return errors.Join(fmt.Errorf("wait for %s: not within %s: %s: %s", what, backTimeout, now, a.lastWords()), err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// registrations is how often the kubelet that runs now has had our resource registered.
+func registrations(ctx context.Context) (int, error) {
+	page, err := env.cluster.KubeletMetrics(ctx)
+	if err != nil {
+		return 0, err
+	}
+	prefix := `kubelet_device_plugin_registration_total{resource_name="` + resource + `"} `
+	for _, line := range strings.Split(page, "\n") {
+		if value, ok := strings.CutPrefix(line, prefix); ok {
+			n, err := strconv.ParseFloat(value, 64)
+			return int(n), err
+		}
+	}
+	return 0, nil
 }
 
 // lastWords is the end of the agent's log.

@@ -10,59 +10,84 @@ import (
 	"time"
 )
 
-// A container that does to its pages what it can: the agent lives on and reports it, and no limit is raised.
-func TestTamperingWithPagesRaisesNoLimit(t *testing.T) {
-	const (
-		usage  = "/usr/local/vgpud/alloc/$VGPUD_ALLOCATION/usage"
-		limits = "/usr/local/vgpud/alloc/$VGPUD_ALLOCATION/limits"
-	)
-	for _, attempt := range []struct {
-		name     string
-		script   string
-		tampers  bool   // the agent has to notice
-		complain string // what the attempt has to end with; empty: it succeeds
-	}{
-		{"random bytes", "dd if=/dev/urandom of=" + usage + " bs=4096 count=64 conv=notrunc", true, ""},
-		{"zeros", "dd if=/dev/zero of=" + usage + " bs=4096 count=64 conv=notrunc", true, ""},
-		{"truncate", "truncate -s 0 " + usage, true, ""},
-		{"shorten", "truncate -s 4096 " + usage, true, ""},
-		{"grow sparse", "truncate -s 1G " + usage, true, ""},
-		{"fill the node", "dd if=/dev/zero of=" + usage + " bs=1M count=2048 oflag=append conv=notrunc", true, "No space left"},
-		{"unlink", "rm -f " + usage, false, "busy"},
-		{"write limits", "dd if=/dev/urandom of=" + limits + " bs=4096 count=1 conv=notrunc", false, "Read-only"},
-		{"unlink limits", "rm -f " + limits, false, "Read-only"},
-		{"write preload file", "dd if=/dev/null of=/etc/ld.so.preload", false, "Read-only"},
-		{"write library", "dd if=/dev/urandom of=/usr/local/vgpud/libvgpu.so count=1 conv=notrunc", false, "Read-only"},
+const (
+	allocDir  = "/usr/local/vgpud/alloc/$VGPUD_ALLOCATION/"
+	usagePage = allocDir + "usage"
+)
+
+// A container that does to its usage page what it can: the agent lives on and reports it, and no limit is raised.
+func TestTamperingWithTheUsagePageRaisesNoLimit(t *testing.T) {
+	for _, attempt := range []struct{ name, script string }{
+		{"random bytes", "dd if=/dev/urandom of=" + usagePage + " bs=4096 count=64 conv=notrunc"},
+		{"zeros", "dd if=/dev/zero of=" + usagePage + " bs=4096 count=64 conv=notrunc"},
+		{"truncate", "truncate -s 0 " + usagePage},
+		{"shorten", "truncate -s 4096 " + usagePage},
+		{"grow sparse", "truncate -s 1G " + usagePage},
+		{"fill the node", "! dd if=/dev/zero of=" + usagePage + " bs=1M count=2048 oflag=append conv=notrunc 2>/tmp/dd" +
+			" && grep 'No space left' /tmp/dd"},
 	} {
 		t.Run(attempt.name, func(t *testing.T) {
 			name := "tamper-" + strings.ReplaceAll(attempt.name, " ", "-")
-			half := env.gpus.sliceBytes() / 2
-			create(t, newPod(name, 1, clientPath, "hold", fmt.Sprint(half)))
-			awaitLog(t, name, "held")
-			awaitMetric(t, "vgpud_slice_memory_used_bytes", ofPod(name), float64(half))
-			agentPID, reported := env.agent.process.PID(), tamperReports(t)
-
-			result := tryInPod(t, name, "sh", "-c", attempt.script)
-			if (result.ExitCode == 0) != (attempt.complain == "") || !strings.Contains(result.Stderr, attempt.complain) {
-				t.Errorf("the attempt ended with %d, want an end with %q: %s", result.ExitCode, attempt.complain, result.Stderr)
-			}
+			agentPID, reported := newVictim(t, name), tamperReports(t)
+			inPod(t, name, "sh", "-c", attempt.script)
 			mustNotGetMore(t, name) // at once
-			if attempt.tampers {
-				eventually(t, metricsTimeout, "the agent reports it", func() (bool, string) {
-					now := tamperReports(t)
-					return now > reported, fmt.Sprint(now)
-				})
-			}
+			eventually(t, metricsTimeout, "the agent reports it", func() (bool, string) {
+				now := tamperReports(t)
+				return now > reported, fmt.Sprint(now)
+			})
 			awaitTick(t)
 			mustNotGetMore(t, name) // and when the agent has seen to it
-			if !env.agent.process.Running() || env.agent.process.PID() != agentPID {
-				t.Fatalf("vgpud did not survive: %s", env.agent.lastWords())
-			}
-			if !attempt.tampers && tamperReports(t) != reported {
-				t.Error("the agent reports an attempt that changed nothing")
-			}
-			awaitMetric(t, "vgpud_slice_memory_limit_bytes", ofPod(name), float64(env.gpus.sliceBytes()))
+			mustHaveSurvived(t, name, agentPID)
 		})
+	}
+}
+
+// What a container cannot change at all: it is told so, and the agent has nothing to report.
+func TestContainerCannotChangeWhatItWasGiven(t *testing.T) {
+	const name = "tamper-in-vain"
+	agentPID, reported := newVictim(t, name), tamperReports(t)
+	for _, attempt := range []struct{ name, script, complaint string }{
+		{"unlink usage page", "rm -f " + usagePage, "busy"},
+		{"unlink limits page", "rm -f " + allocDir + "limits", "busy"},
+		{"write limits page", "dd if=/dev/urandom of=" + allocDir + "limits bs=4096 count=1 conv=notrunc", "Read-only"},
+		{"write preload file", "dd if=/dev/null of=/etc/ld.so.preload", "Read-only"},
+		{"unlink preload file", "rm -f /etc/ld.so.preload", "busy"},
+		{"write library", "dd if=/dev/urandom of=/usr/local/vgpud/libvgpu.so count=1 conv=notrunc", "Read-only"},
+	} {
+		t.Run(attempt.name, func(t *testing.T) {
+			result := tryInPod(t, name, "sh", "-c", attempt.script)
+			if result.ExitCode == 0 || !strings.Contains(result.Stderr, attempt.complaint) {
+				t.Errorf("exit code %d, want a complaint with %q: %s", result.ExitCode, attempt.complaint, result.Stderr)
+			}
+			mustNotGetMore(t, name)
+		})
+	}
+	awaitTick(t)
+	mustHaveSurvived(t, name, agentPID)
+	if now := tamperReports(t); now != reported {
+		t.Errorf("the agent reports %v pages changed", now-reported)
+	}
+}
+
+// newVictim starts a pod that holds half of its slice, and returns the agent's process number.
+func newVictim(t *testing.T, name string) (agentPID int) {
+	t.Helper()
+	half := env.gpus.sliceBytes() / 2
+	create(t, newPod(name, 1, clientPath, "hold", fmt.Sprint(half)))
+	awaitLog(t, name, "held")
+	awaitMetric(t, "vgpud_slice_memory_used_bytes", ofPod(name), float64(half))
+	return env.agent.process.PID()
+}
+
+// mustHaveSurvived fails the test unless the agent runs on and gives the pod its slice or less.
+func mustHaveSurvived(t *testing.T, pod string, agentPID int) {
+	t.Helper()
+	if !env.agent.process.Running() || env.agent.process.PID() != agentPID {
+		t.Fatalf("vgpud did not survive: %s", env.agent.lastWords())
+	}
+	limit := readSeries(t, readMetricsFile(t), "vgpud_slice_memory_limit_bytes", ofPod(pod))
+	if len(limit) != 1 || limit[0].value > float64(env.gpus.sliceBytes()) {
+		t.Errorf("the pod's limit is not its slice: %v", limit)
 	}
 }
 

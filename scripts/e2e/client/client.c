@@ -8,7 +8,8 @@
 //   client info              what each device says of itself, by the driver and by NVML
 //   client fill              allocate on all devices until not one byte more is given; print the sum; free
 //   client hold BYTES|all    allocate that much (all: as fill does) and keep it until a signal
-//   client loop BYTES        allocate and free BYTES in turn until a signal; fail if anything beyond the total is given
+//   client loop BYTES        hold BYTES, and allocate and free 1 MiB in turn until a signal; fail if ever given more
+//                            than the total
 //   client copy-check BYTES  copy a pattern to the device, across it and back; compare
 
 #include <dlfcn.h>
@@ -19,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { CUDA_SUCCESS = 0, MAX_PIECES = 4096, PROC_ADDRESS_VERSION = 11030 };
+enum { CUDA_SUCCESS = 0, MAX_PIECES = 4096, PROC_ADDRESS_VERSION = 11030, LOOP_PIECE = 1 << 20 };
 
 typedef unsigned long long device_pointer;
 
@@ -230,19 +231,20 @@ static void loop(size_t bytes) {
   size_t free_bytes, total;
   const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
   check("cuMemGetInfo", cuda.cuMemGetInfo(&free_bytes, &total));
+  check("cuMemAlloc", cuda.cuMemAlloc(&pieces[piece_count++], bytes));
   for (unsigned long round = 1; !stopped; round++) {
-    device_pointer inside, beyond;
-    check("cuMemAlloc", cuda.cuMemAlloc(&inside, bytes));
-    if (cuda.cuMemAlloc(&beyond, total - bytes + 1) == CUDA_SUCCESS) {
-      fail("given_beyond_total", 0);
+    device_pointer small, beyond;
+    if (cuda.cuMemAlloc(&small, LOOP_PIECE) == CUDA_SUCCESS) { // another process may hold all that is left
+      check("cuMemFree", cuda.cuMemFree(small));
     }
-    check("cuMemFree", cuda.cuMemFree(inside));
+    if (cuda.cuMemAlloc(&beyond, total - bytes + 1) == CUDA_SUCCESS) fail("given_beyond_total", 0);
     if (round == 1 || round % 100 == 0) {
       printf("loop=%lu total=%zu\n", round, total);
       fflush(stdout);
     }
     nanosleep(&pause, NULL);
   }
+  free_pieces();
 }
 
 static void copy_check(size_t bytes) {

@@ -16,12 +16,15 @@ import (
 	"strings"
 	"syscall"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	utilexec "k8s.io/client-go/util/exec"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/vgpud/vgpud/scripts/e2e/node"
 )
@@ -177,4 +180,26 @@ func (c *Cluster) KubeletMetrics(ctx context.Context) (string, error) {
 	path := "/api/v1/nodes/" + node.Name + "/proxy/metrics"
 	page, err := c.API.Discovery().RESTClient().Get().AbsPath(path).DoRaw(ctx)
 	return string(page), err
+}
+
+// AllocatableDevices is how many healthy devices of a resource kubelet itself knows at this moment, given or not.
+func (c *Cluster) AllocatableDevices(ctx context.Context, resource string) (int, error) {
+	socket := "unix://" + c.Node.Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+	connection, err := grpc.NewClient(socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return 0, err
+	}
+	defer connection.Close()
+	response, err := podresources.NewPodResourcesListerClient(connection).GetAllocatableResources(ctx,
+		&podresources.AllocatableResourcesRequest{})
+	if err != nil {
+		return 0, fmt.Errorf("ask kubelet for its devices: %w", err)
+	}
+	count := 0
+	for _, device := range response.GetDevices() {
+		if device.GetResourceName() == resource {
+			count += len(device.GetDeviceIds())
+		}
+	}
+	return count, nil
 }
