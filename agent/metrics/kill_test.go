@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestKilledWhileWriting(t *testing.T) {
-	const kills = 12
+	const kills = 6
 	directory := t.TempDir()
 	leftovers := 0
 	for kill := range kills {

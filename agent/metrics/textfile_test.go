@@ -36,7 +36,7 @@ func manyContainers(used uint64) View {
 // C47: each of many reads during many writes parses, is complete and is of one tick; nothing else that ends in
 // .prom is ever there.
 func TestReadersSeeWholeFiles(t *testing.T) {
-	const reads = 150
+	const reads = 60
 	directory := t.TempDir()
 	textfile := NewTextfile(directory)
 	if err := textfile.Write(manyContainers(1)); err != nil {
