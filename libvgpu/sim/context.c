@@ -36,6 +36,7 @@ static void end(struct gs_context *context) {
   gs_streams_release_context(context);
   gs_events_release_context(context);
   gs_modules_release_context(context);
+  gs_links_release_context(context);
   gs_host_release_context(context);
   gs_memory_release_context(context);
   if (context->primary) gs_pool_reset_device(context->device);

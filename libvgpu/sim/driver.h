@@ -153,6 +153,7 @@ void gs_stream_wait_mark(CUstream stream, uint64_t mark);
 void gs_streams_release_context(struct gs_context *context);
 void gs_events_release_context(struct gs_context *context);
 void gs_modules_release_context(struct gs_context *context);
+void gs_links_release_context(struct gs_context *context); /* link.c */
 
 /* objects.c: objects of one type, at addresses that stay readable after they were freed. */
 struct gs_objects {

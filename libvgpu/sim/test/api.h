@@ -68,6 +68,11 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
 CUresult cuModuleLoadData(CUmodule *out, const void *image);
 CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name);
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *out, size_t *bytes, CUmodule module, const char *name);
+CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, void **out);
+CUresult cuLinkAddData_v2(void *link, int kind, void *data, size_t bytes, const char *name, unsigned count,
+                          int *options, void **values);
+CUresult cuLinkComplete(void *link, void **image, size_t *bytes);
+CUresult cuLinkDestroy(void *link);
 CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction kernel);
 CUresult cuLaunchKernel(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, CUstream stream, void **parameters, void **extra);

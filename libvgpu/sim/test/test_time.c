@@ -65,6 +65,26 @@ void test_modules(void) {
   CHECK_EQUAL(cuLaunchKernel(found, 1, 1, 1, 1025, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
+void test_linker(void) {
+  static char more[] = ".version 7.0\n.target sm_80\n.visible .entry other()\n{ ret; }\n";
+  CUmodule module;
+  void *link;
+  void *image;
+  size_t bytes;
+  begin_cuda();
+  CHECK_EQUAL(cuLinkCreate_v2(0, NULL, NULL, &link), CUDA_SUCCESS);
+  CHECK_EQUAL(cuLinkComplete(link, &image, &bytes), CUDA_ERROR_INVALID_IMAGE);
+  CHECK_EQUAL(cuLinkAddData_v2(link, 1, (void *)(uintptr_t)ptx, sizeof ptx, "a", 0, NULL, NULL), CUDA_SUCCESS);
+  CHECK_EQUAL(cuLinkAddData_v2(link, 1, more, sizeof more, "b", 0, NULL, NULL), CUDA_SUCCESS);
+  CHECK_EQUAL(cuLinkAddData_v2(link, 4, more, sizeof more, "c", 0, NULL, NULL), CUDA_ERROR_NOT_SUPPORTED);
+  CHECK_EQUAL(cuLinkComplete(link, &image, &bytes), CUDA_SUCCESS);
+  CHECK_EQUAL(cuModuleLoadData(&module, image), CUDA_SUCCESS);
+  CHECK_EQUAL(cuLinkDestroy(link), CUDA_SUCCESS);
+  CHECK_EQUAL(cuLinkDestroy(link), CUDA_ERROR_INVALID_HANDLE);
+  CHECK_EQUAL(launch(kernel(module, "plain"), NULL), CUDA_SUCCESS);
+  CHECK_EQUAL(launch(kernel(module, "other"), NULL), CUDA_SUCCESS);
+}
+
 void test_kernel_time(void) {
   CUstream stream;
   begin_cuda();
