@@ -47,13 +47,12 @@ const (
 
 // parts are what tests and the demonstration put in the place of the real thing. The zero value is the real thing.
 type parts struct {
-	gpus       source.GPUs             // nil: NVML
-	procRoot   string                  // "": "/"
-	mountPages func(string) error      // nil: a tmpfs of bounded size
-	timing     plugin.Timing           // of the registration
-	now        func() time.Time        // nil: time.Now
-	afterTick  func(*monitor.Snapshot) // nil: nothing
-	releaseAge time.Duration           // 0: releaseAge
+	gpus       source.GPUs        // nil: NVML
+	procRoot   string             // "": "/"
+	mountPages func(string) error // nil: a tmpfs of bounded size
+	timing     plugin.Timing      // of the registration
+	now        func() time.Time   // nil: time.Now
+	releaseAge time.Duration      // 0: releaseAge
 }
 
 // app is the running daemon.

@@ -52,9 +52,6 @@ func (a *app) tick(ctx context.Context) error {
 	if a.publish != nil {
 		a.publish.offer(a.view(snapshot, decisions))
 	}
-	if a.parts.afterTick != nil {
-		a.parts.afterTick(snapshot)
-	}
 	return err
 }
 

@@ -182,9 +182,6 @@ func (c Config) Changed() bool {
 	return err == nil && !info.ModTime().Equal(c.fileTime)
 }
 
-// File is the path of the configuration file; empty when there is none.
-func (c Config) File() string { return c.file }
-
 // Print writes the merged configuration as YAML that --config accepts.
 func (c Config) Print(out io.Writer) error {
 	values := map[string]any{}
