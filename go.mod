@@ -2,6 +2,9 @@ module github.com/vgpud/vgpud
 
 go 1.26.0
 
+// What is built, and the file systems of the end-to-end tests' containers.
+ignore ./build
+
 require (
 	github.com/NVIDIA/go-nvml v0.13.4-1
 	github.com/fsnotify/fsnotify v1.10.1

@@ -48,7 +48,7 @@ gofmt_clean() {
 }
 vet() { go vet ./...; }
 modules_tidy() { go mod tidy -diff && (cd scripts/tools && go mod tidy -diff); }
-lint() { "$OUT/tools/golangci-lint" run ./...; }
+lint() { "$OUT/tools/golangci-lint" run --allow-parallel-runners ./...; }
 clang_formatted() {
   local changed
   changed=$(c_files | xargs clang-format --dry-run 2>&1 | sed -n 's/^\([^ :]*\):.*clang-formatted.*/\1/p' | sort -u)
