@@ -80,6 +80,7 @@ func TestListsAreSentOnChangeOnly(t *testing.T) {
 	n.waitAllocatable(k, 10)
 	gpus[0].Health = Health{Reason: "another"}
 	n.update(gpus...)
+	time.Sleep(100 * time.Millisecond) // time for the list that must not come
 	gpus[0].Health, gpus[0].NUMA = Health{}, 1
 	n.update(gpus...)
 	n.waitAllocatable(k, 20)
@@ -220,6 +221,20 @@ func TestKubeletReplacedDuringRegistration(t *testing.T) {
 		t.Errorf("%d registrations with the new kubelet", k.Attempts())
 	}
 	stopSlow()
+}
+
+// TestNewKubeletSocketAlone: another kubelet.sock, our own socket and the old stream untouched.
+func TestNewKubeletSocketAlone(t *testing.T) {
+	n, _ := running(t, kubelettest.Options{})
+	must(t, os.Rename(n.cfg.KubeletSocket(), n.cfg.KubeletSocket()+".old")) // keeps the inode taken
+	stub := &stubKubelet{arrived: make(chan struct{}, 10), answer: make(chan error)}
+	stopStub := stub.serve(t, n.cfg.KubeletSocket())
+	defer stopStub()
+	select {
+	case <-stub.arrived:
+	case <-time.After(10 * time.Second):
+		t.Error("the new kubelet saw no registration")
+	}
 }
 
 // TestDirectoryReplaced is C32 (f).
