@@ -4,6 +4,10 @@
  * memory.c - a client of the driver API that tries one rule of the memory limit, by name:
  *   memory CASE [LIMIT]
  */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "../../include/vgpu_abi.h"
 #include "driver.h"
 
 /* Takes memory in ever smaller pieces until not one byte is left: the sum is the limit, to the byte. */
@@ -231,6 +235,52 @@ static void test_limit(uint64_t limit) {
   CHECK_EQUAL(cuMemFree_v2(pointer), 0, "free");
 }
 
+/* C29: the operator lowers the limit below what is in use, by writing to the page. */
+static void test_lowered(const char *limits_path) {
+  CUdeviceptr pointers[2], pointer;
+  uint64_t lower = 1000 * MIB;
+  size_t free_bytes = 1, total = 0;
+  nvmlDevice_t device;
+  nvmlMemory_t memory;
+  use_device(0);
+  CHECK_EQUAL(cuMemAlloc_v2(&pointers[0], 600 * MIB), 0, "600 MiB");
+  CHECK_EQUAL(cuMemAlloc_v2(&pointers[1], 500 * MIB), 0, "500 MiB");
+  int fd = open(limits_path, O_WRONLY);
+  off_t at = offsetof(struct vgpu_limits_page, devices) + offsetof(struct vgpu_limits_device, memory_limit_bytes);
+  CHECK_EQUAL(pwrite(fd, &lower, sizeof(lower), at), sizeof(lower), "the limit is lowered to 1000 MiB");
+  close(fd);
+  CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), 0, "cuMemGetInfo");
+  CHECK_EQUAL(total, lower, "total");
+  CHECK_EQUAL(free_bytes, 0, "free is 0, never below");
+  CHECK_EQUAL(nvmlInit_v2(), 0, "nvmlInit");
+  CHECK_EQUAL(nvmlDeviceGetHandleByIndex_v2(0, &device), 0, "handle");
+  CHECK_EQUAL(nvmlDeviceGetMemoryInfo(device, &memory), 0, "nvmlDeviceGetMemoryInfo");
+  CHECK(memory.total == lower && memory.free == 0 && memory.used == lower, "NVML agrees");
+  CHECK_EQUAL(cuMemAlloc_v2(&pointer, 1), CUDA_ERROR_OUT_OF_MEMORY, "one byte");
+  CHECK_EQUAL(cuMemFree_v2(pointers[0]), 0, "free");
+  CHECK(cuMemFree_v2(pointers[0]) != 0, "a second free is the driver's error");
+  CHECK_EQUAL(used_bytes(), 500 * MIB, "and gives nothing back twice");
+  CHECK_EQUAL(cuMemAlloc_v2(&pointer, 500 * MIB), 0, "room again");
+}
+
+/* Stream-ordered calls while the stream captures: nothing that the program did not do, and the capture is whole. */
+static void test_capture(void) {
+  CUstream stream;
+  CUdeviceptr pointer, other;
+  CUgraph graph = NULL;
+  use_device(0);
+  CHECK_EQUAL(cuStreamCreate(&stream, 1), 0, "stream");
+  CHECK_EQUAL(cuMemAlloc_v2(&other, 990 * MIB), 0, "nearly all of the limit");
+  if (cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS) {
+    SKIP("capture: not modelled by this driver");
+    return;
+  }
+  CUresult refused = cuMemAllocAsync(&pointer, 64 * MIB, stream);
+  CHECK(refused == CUDA_ERROR_OUT_OF_MEMORY, "refused while it captures: %d", (int)refused);
+  CHECK_EQUAL(cuMemFree_v2(other), 0, "free");
+  CHECK_EQUAL(cuStreamEndCapture(stream, &graph), 0, "the capture is whole");
+}
+
 /* A limit above the card shows the card, and its free memory is never more than is there. */
 static void test_above(uint64_t card) {
   size_t free_bytes = 0, bytes = 0;
@@ -290,6 +340,8 @@ int main(int argc, char **argv) {
   if (strcmp(name, "nothing") == 0) test_nothing();
   if (strcmp(name, "limit") == 0) test_limit(first);
   if (strcmp(name, "above") == 0) test_above(first);
+  if (strcmp(name, "lowered") == 0 && argc > 2) test_lowered(argv[2]);
+  if (strcmp(name, "capture") == 0) test_capture();
   if (strcmp(name, "exact-first") == 0) test_sum(first, second);
   if (strcmp(name, "two") == 0) test_two(first, second);
   CHECK(check_passed > 0, "no such case: %s", name);

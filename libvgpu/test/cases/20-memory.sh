@@ -33,5 +33,8 @@ gpusim fault set --call cuMemFree_v2 --result 999 --count 1 >/dev/null
 limited "a driver that fails" 1000m "$bin/memory" fault
 gpusim fault clear >/dev/null
 
+new_card memory=16384MiB
+limited capture 1000m "$bin/memory" capture
+
 new_card memory=14917MiB
 limited "a limit above the card" 15360MB "$bin/memory" above 15641608192

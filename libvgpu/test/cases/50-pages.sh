@@ -21,6 +21,9 @@ pages "$work/sum" k1 "$first=$((500 * MIB))"
 pages "$work/sum" k2 "$first=$((300 * MIB))" "$second=$((100 * MIB))"
 with "$work/sum" "two allocations add up" "$bin/memory" exact-first $((800 * MIB)) $((500 * MIB))
 
+rm -rf "$work/lower" && pages "$work/lower" k1 "$first=$((2000 * MIB))"
+with "$work/lower" "the limit is lowered below the use" "$bin/memory" lowered "$work/lower/alloc/k1/limits"
+
 # C56: the environment lowers and never raises.
 export CUDA_VISIBLE_DEVICES=1
 with "$work/one" "the environment asks for more" CUDA_DEVICE_MEMORY_LIMIT=99g "$bin/memory" limit $((500 * MIB))
