@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * check.h - the simulator's tests. Each case runs in a process of its own with fresh simulated cards in a directory
- * of its own ($GPUSIM_DIR); a case fails by a failed CHECK, by a crash or by taking longer than 60 s. To add a case, add a
- * function and a line in cases.def.
+ * check.h - the simulator's tests. Each case runs in a process of its own with fresh simulated cards in a
+ * directory of its own ($GPUSIM_DIR); a case fails by a failed CHECK, by a crash or by taking longer than 60 s.
+ * To add a case, add a function and a line in cases.def.
  */
 #ifndef GPUSIM_TEST_CHECK_H
 #define GPUSIM_TEST_CHECK_H
