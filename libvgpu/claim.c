@@ -19,15 +19,19 @@ static void log_refusal(const struct vgpu_device *device, uint64_t bytes) {
            view.limit_bytes);
 }
 
+CUresult vgpu_refuse(const struct vgpu_claim *claim, uint64_t bytes) {
+  log_refusal(claim->device, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult vgpu_claim_on(struct vgpu_claim *claim, struct vgpu_device *device, CUresult why, enum vgpu_kind kind,
                        uint64_t bytes) {
   if (!device) return why;
   *claim = (struct vgpu_claim){.device = device, .kind = kind, .bytes = bytes};
   if (vgpu_device_reserve(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
   /* What pools keep unused is in the way: as a driver does before it says that memory is out. */
-  if (vgpu_pools_make_room() && vgpu_device_reserve(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
-  log_refusal(device, bytes);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  if (vgpu_pools_make_room() && vgpu_device_reserve_again(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
+  return vgpu_refuse(claim, bytes);
 }
 
 CUresult vgpu_claim_begin(struct vgpu_claim *claim, enum vgpu_kind kind, uint64_t bytes) {

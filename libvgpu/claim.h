@@ -24,6 +24,9 @@ CUresult vgpu_claim_begin(struct vgpu_claim *claim, enum vgpu_kind kind, uint64_
 CUresult vgpu_claim_on(struct vgpu_claim *claim, struct vgpu_device *device, CUresult why, enum vgpu_kind kind,
                        uint64_t bytes);
 
+/* Out of memory, with a line on stderr now and then. */
+CUresult vgpu_refuse(const struct vgpu_claim *claim, uint64_t bytes);
+
 /* Makes the claim as large as what the driver took: false when that is more and does not fit the limit (the
  * claim is unchanged then, and the caller gives the memory back). */
 bool vgpu_claim_resize(struct vgpu_claim *claim, uint64_t bytes);

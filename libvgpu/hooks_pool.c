@@ -67,13 +67,13 @@ static CUresult claim_growth(struct vgpu_claim *claim, struct vgpu_device *devic
   claim->bytes = most;
   if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
   vgpu_pools_make_room();
-  if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
+  if (vgpu_device_reserve_again(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
   make_room(pool, stream, calls);
-  if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
+  if (vgpu_device_reserve_again(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
   claim->bytes = 0;
-  if (has_unused(pool, bytes) && vgpu_device_reserve(device, VGPU_KIND_POOL, 0, &claim->place) == 0)
-    return CUDA_SUCCESS;
-  return vgpu_claim_on(claim, device, CUDA_SUCCESS, VGPU_KIND_POOL, most);
+  bool may_serve = has_unused(pool, bytes);
+  if (may_serve && vgpu_device_reserve_again(device, VGPU_KIND_POOL, 0, &claim->place) == 0) return CUDA_SUCCESS;
+  return vgpu_refuse(claim, most);
 }
 
 /* The pool that serves the request, and the claim for its growth. */

@@ -57,6 +57,7 @@ static bool settle(struct pool *pool, uint64_t held, struct vgpu_claim *claim) {
   if (growth > 0 && vgpu_reserve(pool->place.book, pool->place.index, VGPU_KIND_POOL, growth) != 0) {
     vgpu_charge(pool->place.book, pool->place.index, VGPU_KIND_POOL, growth);
     fits = growth <= __atomic_load_n(&in_flight_bytes, __ATOMIC_RELAXED); /* theirs: they give it back */
+    if (fits) vgpu_uncount_refusals(pool->place.book, pool->place.index, 1);
   }
   if (claim) vgpu_claim_drop(claim);
   return fits;

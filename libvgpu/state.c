@@ -208,6 +208,12 @@ void vgpu_device_view(const struct vgpu_device *device, struct vgpu_view *view) 
   if (device->ceiling_bytes < view->limit_bytes) view->limit_bytes = device->ceiling_bytes;
 }
 
+/* The first `count` books refused what the program got in the end. */
+static void uncount_refusals(const struct vgpu_device *device, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++)
+    vgpu_uncount_refusals(device->places[i].book, device->places[i].index, 1);
+}
+
 int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
                         struct vgpu_place *place) {
   struct vgpu_view view;
@@ -216,6 +222,7 @@ int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, u
     *place = device->places[i];
     result = vgpu_reserve(place->book, place->index, kind, bytes);
     if (result != 0) continue;
+    uncount_refusals(device, i);
     if (device->ceiling_bytes == VGPU_NO_LIMIT) return 0;
     /* The environment lowers the limit: summed after our own bytes are in, so two racers never both pass. */
     vgpu_device_view(device, &view);
@@ -224,4 +231,10 @@ int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, u
     return -ENOMEM;
   }
   return result;
+}
+
+int vgpu_device_reserve_again(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
+                              struct vgpu_place *place) {
+  uncount_refusals(device, device->place_count);
+  return vgpu_device_reserve(device, kind, bytes, place);
 }

@@ -99,4 +99,8 @@ void vgpu_device_view(const struct vgpu_device *device, struct vgpu_view *view);
 int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
                         struct vgpu_place *place);
 
+/* The same once more after room was made: the first refusal does not count as one. */
+int vgpu_device_reserve_again(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
+                              struct vgpu_place *place);
+
 #endif

@@ -286,6 +286,18 @@ void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, u
   vgpu_slot_leave(book);
 }
 
+void vgpu_uncount_refusals(struct vgpu_book *book, uint32_t device, uint64_t count) {
+  if (device >= book->device_count || vgpu_slot_enter(book) != 0) {
+    return;
+  }
+  if (is_page(book) && book->token != 0 && vgpu_slot_is_ours(book)) {
+    struct vgpu_usage_slot_device *books = own_books(book, device);
+    uint64_t counted = vgpu_load_relaxed(&books->refusals);
+    vgpu_store_relaxed(&books->refusals, counted - smaller(count, counted));
+  }
+  vgpu_slot_leave(book);
+}
+
 void vgpu_book_close(struct vgpu_book *book) {
   if (vgpu_slot_is_registered(book) && vgpu_slot_enter(book) == 0) {
     vgpu_slot_detach(book);

@@ -64,6 +64,10 @@ void vgpu_release(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, 
  * so that the next request is refused and the overuse is visible. */
 void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
 
+/* Takes back `count` refusals that vgpu_reserve counted: the caller made room and asks again, or another book had
+ * room, so the program was not refused. */
+void vgpu_uncount_refusals(struct vgpu_book *book, uint32_t device, uint64_t count);
+
 /* The caller holds no device memory any more and uses the book no more: gives up its slot. A process that
  * just ends need not call it. */
 void vgpu_book_close(struct vgpu_book *book);

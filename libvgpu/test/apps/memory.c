@@ -263,6 +263,29 @@ static void test_lowered(const char *limits_path) {
   CHECK_EQUAL(cuMemAlloc_v2(&pointer, 500 * MIB), 0, "room again");
 }
 
+static uint64_t counted_refusals(const char *usage_path) {
+  struct vgpu_usage_slot_device books = {.refusals = UINT64_MAX};
+  int fd = open(usage_path, O_RDONLY);
+  size_t at = vgpu_usage_slot_offset(1, 0) + sizeof(struct vgpu_usage_slot);
+  CHECK_EQUAL(pread(fd, &books, sizeof(books), (off_t)at), sizeof(books), "the slot of this process");
+  close(fd);
+  return books.refusals;
+}
+
+/* A request that is refused counts as one refusal, one for which room was made as none. */
+static void test_refusals(const char *usage_path) {
+  CUdeviceptr pointer, other;
+  use_device(0);
+  CHECK_EQUAL(cuMemAllocAsync(&pointer, 600 * MIB, NULL), 0, "600 MiB");
+  CHECK_EQUAL(cuMemFreeAsync(pointer, NULL), 0, "kept by the pool");
+  CHECK_EQUAL(cuMemAllocAsync(&pointer, 700 * MIB, NULL), 0, "room is made");
+  CHECK_EQUAL(counted_refusals(usage_path), 0, "nobody was refused");
+  CHECK_EQUAL(cuMemAllocAsync(&other, 700 * MIB, NULL), CUDA_ERROR_OUT_OF_MEMORY, "700 MiB more");
+  CHECK_EQUAL(counted_refusals(usage_path), 1, "one refusal");
+  CHECK_EQUAL(cuMemAlloc_v2(&other, 700 * MIB), CUDA_ERROR_OUT_OF_MEMORY, "by the plain call");
+  CHECK_EQUAL(counted_refusals(usage_path), 2, "two refusals");
+}
+
 /* Stream-ordered calls while the stream captures: nothing that the program did not do, and the capture is whole. */
 static void test_capture(void) {
   CUstream stream;
@@ -341,6 +364,7 @@ int main(int argc, char **argv) {
   if (strcmp(name, "limit") == 0) test_limit(first);
   if (strcmp(name, "above") == 0) test_above(first);
   if (strcmp(name, "lowered") == 0 && argc > 2) test_lowered(argv[2]);
+  if (strcmp(name, "refusals") == 0 && argc > 2) test_refusals(argv[2]);
   if (strcmp(name, "capture") == 0) test_capture();
   if (strcmp(name, "exact-first") == 0) test_sum(first, second);
   if (strcmp(name, "two") == 0) test_two(first, second);

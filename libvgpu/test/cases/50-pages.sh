@@ -23,6 +23,9 @@ with "$work/sum" "two allocations add up" "$bin/memory" exact-first $((800 * MIB
 
 rm -rf "$work/lower" && pages "$work/lower" k1 "$first=$((2000 * MIB))"
 with "$work/lower" "the limit is lowered below the use" "$bin/memory" lowered "$work/lower/alloc/k1/limits"
+rm -rf "$work/count" && pages "$work/count" k1 "$first=$((1000 * MIB))"
+with "$work/count" "refusals are counted once" CUDA_VISIBLE_DEVICES=0 "$bin/memory" refusals \
+  "$work/count/alloc/k1/usage"
 
 # C56: the environment lowers and never raises.
 export CUDA_VISIBLE_DEVICES=1
