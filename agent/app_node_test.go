@@ -204,6 +204,16 @@ func (r *running) shows(want float64, name string, labels ...string) {
 	})
 }
 
+// nextTick waits until the tick that runs now is over.
+func (r *running) nextTick() {
+	r.node.t.Helper()
+	before, _ := r.node.value("vgpud_last_tick_timestamp_seconds")
+	r.eventually("another tick", func() bool {
+		now, _ := r.node.value("vgpud_last_tick_timestamp_seconds")
+		return now > before
+	})
+}
+
 // allocate admits a pod with one container and starts it.
 func (r *running) allocate(pod string, count int) (key string, devices []string) {
 	r.node.t.Helper()

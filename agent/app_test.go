@@ -141,6 +141,7 @@ func TestTamperedPages(t *testing.T) {
 		"both gone": func() error { return errors.Join(os.Remove(usage), os.Remove(filepath.Join(n.pages(key), "limits"))) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			agent.nextTick() // or the tick that restored the last one would mend this one, too, and count it once
 			if err := tamper(); err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +158,7 @@ func TestTamperedPages(t *testing.T) {
 	}
 	agent.eventually("tampering is counted", func() bool {
 		count, _ := n.value("vgpud_tampered_pages_total")
-		return count >= 4
+		return count >= 5
 	})
 }
 
