@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -179,6 +180,42 @@ func testDemo(t *testing.T, cmd *exec.Cmd) {
 	}
 	if got := steps["stop"].Data.Allocated; got != slice {
 		t.Errorf("without the agent %d bytes were allocated, want %d", got, uint64(slice))
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left behind in the temporary directory: %v, %v", left, err)
+	}
+}
+
+// TestDemoInterrupted: whoever ends it early finds nothing left either.
+func TestDemoInterrupted(t *testing.T) {
+	build := require.Build(t)
+	require.Sim(t)
+	tmp, err := os.MkdirTemp("", "demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	cmd := exec.Command(filepath.Join(build, "vgpud"), "demo", "--json")
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(output)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "first-list") { // the agent runs, and more is to come
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("interrupted, the demo ended with %v, want exit code 1", err)
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 		t.Errorf("left behind in the temporary directory: %v, %v", left, err)

@@ -32,7 +32,7 @@ type agentNode struct {
 	cards   cards
 	ended   context.CancelCauseFunc // called when the agent ends before it was told to
 
-	cmd      *exec.Cmd
+	cmd      *exec.Cmd // nil unless it runs
 	stopping atomic.Bool
 	done     chan error
 }
@@ -54,7 +54,7 @@ func unmount(dir string) error {
 
 func (a *agentNode) logPath() string { return filepath.Join(a.dir, "agent.log") }
 
-func (a *agentNode) start(ctx context.Context, kubeletDir string) (err error) {
+func (a *agentNode) start(_ context.Context, kubeletDir string) (err error) {
 	if err := os.MkdirAll(textfileDir(a.dir), 0o755); err != nil {
 		return fmt.Errorf("start agent: %w", err)
 	}
@@ -63,7 +63,8 @@ func (a *agentNode) start(ctx context.Context, kubeletDir string) (err error) {
 		return fmt.Errorf("start agent: %w", err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	a.cmd = exec.CommandContext(ctx, a.options.Program, "run",
+	// Not bound to ctx: whatever happens, stop ends it, in order if it can.
+	cmd := exec.Command(a.options.Program, "run",
 		"--resource-name", resourceName,
 		"--slices-per-gpu", strconv.Itoa(slicesPerCard),
 		"--kubelet-dir", kubeletDir,
@@ -73,15 +74,13 @@ func (a *agentNode) start(ctx context.Context, kubeletDir string) (err error) {
 		"--nvml-library", filepath.Join(a.options.SimDir, "libnvidia-ml.so.1"),
 		"--textfile-dir", textfileDir(a.dir),
 		"--tick-interval", "200ms")
-	a.cmd.Env = a.cards.environ()
-	a.cmd.Stdout, a.cmd.Stderr = log, log
-	a.cmd.Cancel = func() error { return a.cmd.Process.Signal(syscall.SIGTERM) }
-	a.cmd.WaitDelay = stopGrace
-	if err := a.cmd.Start(); err != nil {
+	cmd.Env = a.cards.environ()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for the demo
+	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start agent: %w", err)
 	}
-	a.done = make(chan error, 1)
-	cmd := a.cmd
+	a.cmd, a.done = cmd, make(chan error, 1)
 	go func() {
 		err := cmd.Wait()
 		if !a.stopping.Load() {
@@ -117,20 +116,19 @@ func (a *agentNode) explain() string { return "the agent's last lines:\n" + a.la
 func (a *agentNode) recover(ctx context.Context) error { return a.cards.restore(ctx) }
 
 func (a *agentNode) stop() error {
-	if a.cmd == nil || a.cmd.Process == nil {
+	if a.cmd == nil {
 		return nil
 	}
+	process := a.cmd.Process
+	a.cmd = nil
 	a.stopping.Store(true)
-	err := a.cmd.Process.Signal(syscall.SIGTERM)
+	err := process.Signal(syscall.SIGTERM)
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
-	a.cmd = nil
-	ended := <-a.done
-	if errors.Is(ended, context.Canceled) || errors.Is(ended, context.DeadlineExceeded) {
-		ended = nil // the demo itself was ended; it says so
-	}
-	if err = errors.Join(err, ended); err != nil {
+	kill := time.AfterFunc(stopGrace, func() { _ = process.Kill() })
+	defer kill.Stop()
+	if err = errors.Join(err, <-a.done); err != nil {
 		return fmt.Errorf("stop agent: %w", err)
 	}
 	return nil

@@ -95,7 +95,12 @@ func Run(ctx context.Context, o Options) (err error) {
 		steps = append([]func(context.Context) error{s.showCards}, steps...)
 		steps = append(steps, s.showView, s.showRefusal, s.showMetrics, s.showStop)
 	}
-	defer func() { err = errors.Join(err, s.node.stop()) }()
+	defer func() {
+		stopped := s.node.stop()
+		if ctx.Err() == nil { // an agent that is interrupted at its very start has nothing to stop in order
+			err = errors.Join(err, stopped)
+		}
+	}()
 	if s.kubelet, err = startKubelet(filepath.Join(dir, "kubelet")); err != nil {
 		return err
 	}
