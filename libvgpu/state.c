@@ -196,16 +196,18 @@ uint8_t vgpu_book_number(const struct vgpu_book *book) {
   return (uint8_t)(book - pages.books);
 }
 
-void vgpu_device_view(const struct vgpu_device *device, struct vgpu_view *view) {
-  *view = (struct vgpu_view){0, 0};
+/* flatten: programs poll this; the walk over the slots belongs into the same run of code. */
+__attribute__((flatten)) void vgpu_device_view(const struct vgpu_device *device, struct vgpu_view *view) {
+  uint64_t limit_sum = 0, used_sum = 0;
   for (uint32_t i = 0; i < device->place_count; i++) {
     const struct vgpu_place *place = &device->places[i];
     uint64_t limit = vgpu_limit_bytes(place->book, place->index);
-    if (__builtin_add_overflow(view->limit_bytes, limit, &view->limit_bytes)) view->limit_bytes = VGPU_NO_LIMIT;
     uint64_t used = vgpu_used_bytes(place->book, place->index);
-    if (__builtin_add_overflow(view->used_bytes, used, &view->used_bytes)) view->used_bytes = UINT64_MAX;
+    if (__builtin_add_overflow(limit_sum, limit, &limit_sum)) limit_sum = VGPU_NO_LIMIT;
+    if (__builtin_add_overflow(used_sum, used, &used_sum)) used_sum = UINT64_MAX;
   }
-  if (device->ceiling_bytes < view->limit_bytes) view->limit_bytes = device->ceiling_bytes;
+  view->limit_bytes = device->ceiling_bytes < limit_sum ? device->ceiling_bytes : limit_sum;
+  view->used_bytes = used_sum;
 }
 
 /* The first `count` books refused what the program got in the end. */

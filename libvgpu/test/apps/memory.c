@@ -3,6 +3,7 @@
  *
  * memory.c - a client of the driver API that tries one rule of the memory limit, by name:
  *   memory CASE [LIMIT]
+ * size: one small function a case, which share everything else
  */
 #include <fcntl.h>
 #include <unistd.h>
