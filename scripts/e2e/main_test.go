@@ -49,7 +49,7 @@ func run(m *testing.M) (code int) {
 	}
 	env.build = filepath.Join(root, "build")
 	dir := filepath.Join(env.build, "e2e", "run")
-	if err := errors.Join(cluster.Clean(dir), os.RemoveAll(filepath.Join(dir, "var-lib"))); err != nil || *clean {
+	if err := errors.Join(cluster.Clean(dir), removeFiles(dir)); err != nil || *clean {
 		return complain(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -149,7 +149,15 @@ func tearDown(dir string) error {
 	if env.agent != nil {
 		_ = env.agent.process.Stop(syscall.SIGTERM, stopTimeout) // a test reports it if this is not clean
 	}
-	return errors.Join(env.cluster.Down(), os.RemoveAll(filepath.Join(dir, "var-lib")), os.RemoveAll(env.parts))
+	return errors.Join(env.cluster.Down(), removeFiles(dir))
+}
+
+// removeFiles removes all files of a run but its logs.
+func removeFiles(dir string) (err error) {
+	for _, name := range []string{"etc", "parts", "pki", "var-lib", "var-log"} {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, name)))
+	}
+	return err
 }
 
 // projectRoot is the folder above this module that holds the project's own go.mod.
