@@ -42,7 +42,7 @@ static struct vgpu_block *probe(const struct stripe *stripe, uint8_t block_class
   }
 }
 
-static int grow(struct stripe *stripe) {
+__attribute__((noinline, cold)) static int grow(struct stripe *stripe) {
   struct stripe larger = *stripe;
   larger.capacity = stripe->capacity ? stripe->capacity * 2 : FIRST_CAPACITY;
   size_t bytes = larger.capacity * sizeof(struct vgpu_block);

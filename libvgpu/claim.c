@@ -10,16 +10,15 @@
 #include "table.h"
 
 /* One line now and then, so that somebody who looks for the reason finds it. */
-static void log_refusal(const struct vgpu_device *device, uint64_t bytes) {
+__attribute__((noinline, cold)) static void log_refusal(const struct vgpu_device *device, uint64_t bytes) {
   static uint64_t next;
-  struct vgpu_view view;
   if (!vgpu_log_is_due(&next)) return;
-  vgpu_device_view(device, &view);
+  struct vgpu_view view = vgpu_device_view(device);
   vgpu_log("refused %lu bytes on GPU %d: %lu of %lu bytes are in use", bytes, device->ordinal, view.used_bytes,
            view.limit_bytes);
 }
 
-CUresult vgpu_refuse(const struct vgpu_claim *claim, uint64_t bytes) {
+__attribute__((noinline, cold)) CUresult vgpu_refuse(const struct vgpu_claim *claim, uint64_t bytes) {
   log_refusal(claim->device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

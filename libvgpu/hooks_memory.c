@@ -20,7 +20,7 @@ static CUresult finish(struct vgpu_claim *claim, CUresult result, CUdeviceptr po
   return result;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+VGPU_ONE_RUN CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
   __typeof__(&cuMemAlloc_v2) real = VGPU_REAL(cuMemAlloc_v2);
   struct vgpu_claim claim;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
@@ -115,7 +115,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned 
   return finish_pitched(&claim, result, *pointer, width_bytes, height, *pitch);
 }
 
-CUresult cuMemFree_v2(CUdeviceptr pointer) {
+VGPU_ONE_RUN CUresult cuMemFree_v2(CUdeviceptr pointer) {
   __typeof__(&cuMemFree_v2) real = VGPU_REAL(cuMemFree_v2);
   struct vgpu_block block;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;

@@ -22,8 +22,7 @@ static struct vgpu_view view_of(nvmlDevice_t handle) {
   if (!get_uuid || get_uuid(handle, uuid, sizeof(uuid)) != NVML_SUCCESS) return view;
   bool has_index = get_index && get_index(handle, &index) == NVML_SUCCESS;
   vgpu_device_find(&device, uuid, has_index ? (int)index : -1);
-  vgpu_device_view(&device, &view);
-  return view;
+  return vgpu_device_view(&device);
 }
 
 /* total = min(limit, card), free = what the container may still take, never above what the card has. Returns

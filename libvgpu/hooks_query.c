@@ -15,15 +15,14 @@ static struct vgpu_view current_view(void) {
   vgpu_check_fork();
   vgpu_pools_refresh();
   const struct vgpu_device *device = vgpu_device_current(&why);
-  if (device) vgpu_device_view(device, &view);
-  return view;
+  return device ? vgpu_device_view(device) : view;
 }
 
 static uint64_t room_of(const struct vgpu_view *view) {
   return view->used_bytes < view->limit_bytes ? view->limit_bytes - view->used_bytes : 0;
 }
 
-CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+VGPU_ONE_RUN CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
   __typeof__(&cuMemGetInfo_v2) real = VGPU_REAL(cuMemGetInfo_v2);
   CUresult result = real ? real(free_bytes, total_bytes) : CUDA_ERROR_NOT_INITIALIZED;
   if (result != CUDA_SUCCESS || !vgpu_is_limiting()) return result;
@@ -45,11 +44,9 @@ CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) {
 
 /* The limit of a device; 0 when the driver does not tell which one it is. */
 static uint64_t limit_of(CUdevice ordinal) {
-  struct vgpu_view view = {0, 0};
   CUresult why = CUDA_SUCCESS;
   const struct vgpu_device *device = vgpu_device_at(ordinal, &why);
-  if (device) vgpu_device_view(device, &view);
-  return view.limit_bytes;
+  return device ? vgpu_device_view(device).limit_bytes : 0;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {

@@ -92,7 +92,7 @@ bool vgpu_pool_settle(CUmemoryPool handle, struct vgpu_claim *claim) {
   return fits;
 }
 
-void vgpu_pools_settle_all(void) {
+__attribute__((noinline, cold)) void vgpu_pools_settle_all(void) {
   uint64_t held;
   vgpu_check_fork();
   vgpu_spin_lock(&lock);
@@ -102,7 +102,7 @@ void vgpu_pools_settle_all(void) {
   vgpu_spin_unlock(&lock);
 }
 
-bool vgpu_pools_make_room(void) {
+__attribute__((noinline, cold)) bool vgpu_pools_make_room(void) {
   __typeof__(&cuMemPoolTrimTo) trim = VGPU_REAL(cuMemPoolTrimTo);
   CUmemoryPool handles[MAX_POOLS];
   vgpu_spin_lock(&lock);

@@ -20,6 +20,7 @@
 
 uint32_t vgpu_mode_word;
 uint32_t *vgpu_fork_canary;
+struct vgpu_device *vgpu_only_device;
 
 static struct vgpu_pages pages;
 static struct vgpu_environment environment;
@@ -42,7 +43,7 @@ static enum vgpu_mode build(void) {
   return VGPU_MODE_LIMIT;
 }
 
-enum vgpu_mode vgpu_mode_slow(void) {
+__attribute__((noinline, cold)) enum vgpu_mode vgpu_mode_slow(void) {
   uint32_t self = (uint32_t)vgpu_sys_getpid();
   for (;;) {
     uint32_t mode = __atomic_load_n(&vgpu_mode_word, __ATOMIC_ACQUIRE);
@@ -66,7 +67,7 @@ bool vgpu_is_forked_slow(void) {
 
 /* Threads of the child that come here together: one claims the word and cleans, the others wait for it. The
  * word is the canary, or owner_pid where the kernel wipes no canary. */
-void vgpu_after_fork(void) {
+__attribute__((noinline, cold)) void vgpu_after_fork(void) {
   uint32_t self = (uint32_t)vgpu_sys_getpid();
   uint32_t *word = vgpu_fork_canary ? vgpu_fork_canary : &owner_pid;
   uint32_t done = vgpu_fork_canary ? 1 : self, busy = done | 1u << 31;
@@ -178,14 +179,17 @@ bool vgpu_has_one_device(void) {
   return total == 1;
 }
 
-struct vgpu_device *vgpu_device_current(CUresult *why) {
+__attribute__((noinline)) struct vgpu_device *vgpu_device_current_slow(CUresult *why) {
   CUdevice ordinal = 0;
-  if (!vgpu_has_one_device()) {
+  bool is_only = vgpu_has_one_device();
+  if (!is_only) {
     __typeof__(&cuCtxGetDevice) get = VGPU_REAL(cuCtxGetDevice);
     *why = get ? get(&ordinal) : CUDA_ERROR_NOT_INITIALIZED;
     if (*why != CUDA_SUCCESS) return NULL;
   }
-  return vgpu_device_at(ordinal, why);
+  struct vgpu_device *device = vgpu_device_at(ordinal, why);
+  if (is_only && device) __atomic_store_n(&vgpu_only_device, device, __ATOMIC_RELEASE);
+  return device;
 }
 
 struct vgpu_book *vgpu_book_at(uint8_t number) {
@@ -196,8 +200,7 @@ uint8_t vgpu_book_number(const struct vgpu_book *book) {
   return (uint8_t)(book - pages.books);
 }
 
-/* flatten: programs poll this; the walk over the slots belongs into the same run of code. */
-__attribute__((flatten)) void vgpu_device_view(const struct vgpu_device *device, struct vgpu_view *view) {
+struct vgpu_view vgpu_device_view(const struct vgpu_device *device) {
   uint64_t limit_sum = 0, used_sum = 0;
   for (uint32_t i = 0; i < device->place_count; i++) {
     const struct vgpu_place *place = &device->places[i];
@@ -206,28 +209,27 @@ __attribute__((flatten)) void vgpu_device_view(const struct vgpu_device *device,
     if (__builtin_add_overflow(limit_sum, limit, &limit_sum)) limit_sum = VGPU_NO_LIMIT;
     if (__builtin_add_overflow(used_sum, used, &used_sum)) used_sum = UINT64_MAX;
   }
-  view->limit_bytes = device->ceiling_bytes < limit_sum ? device->ceiling_bytes : limit_sum;
-  view->used_bytes = used_sum;
+  uint64_t ceiling = device->ceiling_bytes;
+  return (struct vgpu_view){.limit_bytes = ceiling < limit_sum ? ceiling : limit_sum, .used_bytes = used_sum};
 }
 
 /* The first `count` books refused what the program got in the end. */
-static void uncount_refusals(const struct vgpu_device *device, uint32_t count) {
+__attribute__((noinline)) static void uncount_refusals(const struct vgpu_device *device, uint32_t count) {
   for (uint32_t i = 0; i < count; i++)
     vgpu_uncount_refusals(device->places[i].book, device->places[i].index, 1);
 }
 
 int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
                         struct vgpu_place *place) {
-  struct vgpu_view view;
   int result = -ENOMEM;
   for (uint32_t i = 0; i < device->place_count; i++) {
     *place = device->places[i];
     result = vgpu_reserve(place->book, place->index, kind, bytes);
     if (result != 0) continue;
-    uncount_refusals(device, i);
+    if (i > 0) uncount_refusals(device, i);
     if (device->ceiling_bytes == VGPU_NO_LIMIT) return 0;
     /* The environment lowers the limit: summed after our own bytes are in, so two racers never both pass. */
-    vgpu_device_view(device, &view);
+    struct vgpu_view view = vgpu_device_view(device);
     if (view.used_bytes <= view.limit_bytes) return 0;
     vgpu_cancel(place->book, place->index, kind, bytes);
     return -ENOMEM;

@@ -53,6 +53,13 @@ struct vgpu_view {
 
 extern uint32_t vgpu_mode_word; /* atomic; enum vgpu_mode */
 
+/* The one device, once it is known that there is only one and it is filled; NULL. Atomic. */
+extern struct vgpu_device *vgpu_only_device;
+
+/* On the hooks that programs call most: they and all that they need in the usual case become one straight run of
+ * code. What is not usual is marked noinline where it is defined. */
+#define VGPU_ONE_RUN __attribute__((flatten))
+
 /* Builds the view. */
 enum vgpu_mode vgpu_mode_slow(void);
 
@@ -78,9 +85,14 @@ static inline void vgpu_check_fork(void) {
 /* The device of ordinal `ordinal`, which the driver knows; NULL with *why set when the driver cannot say. */
 struct vgpu_device *vgpu_device_at(CUdevice ordinal, CUresult *why);
 
+struct vgpu_device *vgpu_device_current_slow(CUresult *why);
+
 /* The device that the calling thread's context is on; NULL with the driver's own reason in *why. Makes no
  * driver call when there is only one device. */
-struct vgpu_device *vgpu_device_current(CUresult *why);
+static inline struct vgpu_device *vgpu_device_current(CUresult *why) {
+  struct vgpu_device *only = __atomic_load_n(&vgpu_only_device, __ATOMIC_ACQUIRE);
+  return __builtin_expect(only != NULL, 1) ? only : vgpu_device_current_slow(why);
+}
 
 /* Whether there is only one device, so that nobody needs to ask which. */
 bool vgpu_has_one_device(void);
@@ -93,7 +105,7 @@ struct vgpu_book *vgpu_book_at(uint8_t number);
 uint8_t vgpu_book_number(const struct vgpu_book *book);
 
 /* What the device's books say together. */
-void vgpu_device_view(const struct vgpu_device *device, struct vgpu_view *view);
+struct vgpu_view vgpu_device_view(const struct vgpu_device *device);
 
 /* 0 and *place set: reserved. -ENOMEM and other negative values: not. */
 int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,

@@ -92,7 +92,7 @@ static void fill(enum vgpu_library library) {
   if (is_loaded && lacks && vgpu_log_is_due(&next)) vgpu_log("this driver has no %s: is it an NVIDIA driver?", lacks);
 }
 
-void *vgpu_real_resolve(enum vgpu_name name) {
+__attribute__((noinline, cold)) void *vgpu_real_resolve(enum vgpu_name name) {
   fill(library_of(names[name]));
   return __atomic_load_n(&vgpu_real_slots[name], __ATOMIC_RELAXED);
 }

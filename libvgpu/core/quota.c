@@ -310,7 +310,7 @@ uint64_t vgpu_limit_bytes(const struct vgpu_book *book, uint32_t device) {
 }
 
 /* Looks for dead processes, now and then. True if any slot was taken back. */
-static bool look_now_and_then(struct vgpu_book *book, uint32_t device) {
+__attribute__((noinline)) static bool look_now_and_then(struct vgpu_book *book, uint32_t device) {
   uint64_t now = vgpu_ticks(), last = vgpu_load_relaxed(&book->looked_ticks);
   if ((last != 0 && now - last < vgpu_ticks_now_and_then()) || vgpu_slot_enter_slowly(book) != 0) {
     return false;
@@ -331,12 +331,12 @@ uint64_t vgpu_used_bytes(struct vgpu_book *book, uint32_t device) {
   if (registered && vgpu_load(&vgpu_slot_at(book, own_index)->owner) != vgpu_load_relaxed(&book->token)) {
     own_index = UINT32_MAX; /* it was lost, and may be another's by now */
   }
-  if (!is_page(book)) {
+  if (__builtin_expect(!is_page(book), 0)) {
     uint64_t limit = limit_of(book, device);
     return own > limit ? own : limit;
   }
   struct sums others = walk(book, device, own_index);
-  if (others.charged != 0 && look_now_and_then(book, device)) {
+  if (__builtin_expect(others.charged != 0, 0) && look_now_and_then(book, device)) {
     others = walk(book, device, own_index);
   }
   return own + others.charged;

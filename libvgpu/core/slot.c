@@ -215,7 +215,7 @@ static bool claim_again(struct vgpu_book *book, uint64_t token) {
   return true;
 }
 
-int vgpu_slot_attach(struct vgpu_book *book) {
+__attribute__((noinline, cold)) int vgpu_slot_attach(struct vgpu_book *book) {
   uint64_t token = random_token(book->self.pid);
   if (!claim_again(book, token)) {
     int index = claim(book, token);
@@ -254,7 +254,7 @@ static bool try_enter(struct vgpu_book *book, uint32_t pid) {
   return __atomic_compare_exchange_n(&book->lock, &holder, pid, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-__attribute__((noinline)) int vgpu_slot_enter_slowly(struct vgpu_book *book) {
+__attribute__((noinline, cold)) int vgpu_slot_enter_slowly(struct vgpu_book *book) {
   uint32_t pid = vgpu_process_pid();
   for (int tries = 0; !try_enter(book, pid); tries++) {
     if (tries >= ENTER_TRIES) {
