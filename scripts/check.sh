@@ -47,7 +47,7 @@ gofmt_clean() {
   [ -z "$changed" ] || { printf 'make format would change:\n%s\n' "$changed" && false; }
 }
 vet() { go vet ./...; }
-modules_tidy() { go mod tidy -diff && (cd scripts/tools && go mod tidy -diff); }
+modules_tidy() { go mod tidy -diff; }
 lint() { "$OUT/tools/golangci-lint" run --allow-parallel-runners ./...; }
 clang_formatted() {
   local changed

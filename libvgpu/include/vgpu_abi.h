@@ -22,11 +22,11 @@
 
 enum {
   VGPU_ABI_VERSION = 1,
-  VGPU_MAX_DEVICES = 16,      /* devices in one allocation */
-  VGPU_UUID_BYTES = 64,       /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
-  VGPU_KEY_BYTES = 40,        /* allocation key, text, NUL padded */
+  VGPU_MAX_DEVICES = 16, /* devices in one allocation */
+  VGPU_UUID_BYTES = 64,  /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
+  VGPU_KEY_BYTES = 40,   /* allocation key, text, NUL padded */
   VGPU_LIMITS_PAGE_BYTES = 4096,
-  VGPU_SLOT_COUNT = 256,      /* live processes of one container that may hold device memory at once */
+  VGPU_SLOT_COUNT = 256, /* live processes of one container that may hold device memory at once */
   VGPU_CACHE_LINE_BYTES = 64
 };
 
@@ -89,11 +89,11 @@ struct vgpu_usage_slot_device {
  * back to 0 by whoever finds it dead; every other field has the owner as its only writer. A slot counts
  * only while ready == owner: the claimer clears its fields first, and nobody clears them for it. */
 struct vgpu_usage_slot {
-  uint64_t owner;      /* atomic; random token of one registration, 0: free; the low 22 bits are the pid */
-  uint64_t ready;      /* atomic; equal to owner once the fields below are valid */
-  uint64_t start_time; /* /proc/PID/stat field 22: clock ticks after boot; 0: unknown */
+  uint64_t owner;         /* atomic; random token of one registration, 0: free; the low 22 bits are the pid */
+  uint64_t ready;         /* atomic; equal to owner once the fields below are valid */
+  uint64_t start_time;    /* /proc/PID/stat field 22: clock ticks after boot; 0: unknown */
   uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
-  uint32_t epoch;      /* of the limits page, when the slot was taken */
+  uint32_t epoch;         /* of the limits page, when the slot was taken */
   uint32_t reserved0;
   uint64_t start_stack; /* /proc/PID/stat field 28: tells a program that execve replaced; 0: unknown */
   uint64_t folded;      /* atomic; token whose counters went into vgpu_usage_device already */
