@@ -38,3 +38,7 @@ limited capture 1000m "$bin/memory" capture
 
 new_card memory=14917MiB
 limited "a limit above the card" 15360MB "$bin/memory" above 15641608192
+
+# Neither pages nor a limit in the environment: nobody promised one, and the library stands aside.
+new_card memory=16384MiB
+run "no limit was promised" env LD_PRELOAD="$lib" "$bin/memory" limit $((16384 * MIB))
