@@ -88,9 +88,6 @@ func newGPU(gpu source.GPU) GPU {
 		UUID: gpu.UUID, Index: gpu.Index, Model: gpu.Model, NUMANode: gpu.NUMANode, Health: GPUReadable,
 		TotalBytes: gpu.TotalBytes, ReservedBytes: gpu.ReservedBytes, UsedBytes: gpu.UsedBytes,
 	}
-	for _, process := range gpu.Processes {
-		merged.Processes = append(merged.Processes, Process{PID: process.PID, UsedBytes: process.UsedBytes})
-	}
 	if gpu.Err == nil {
 		return merged
 	}
@@ -132,7 +129,7 @@ func (c *collector) readAllocations(now time.Time) {
 // newAllocation copies a record. Grants of the same GPU become one share with the sum.
 func newAllocation(record source.Allocation, now time.Time) Allocation {
 	allocation := Allocation{
-		Key: record.Key, Resource: record.Resource, Owner: record.Owner, Age: max(0, now.Sub(record.CreatedAt)),
+		Key: record.Key, Owner: record.Owner, Age: max(0, now.Sub(record.CreatedAt)),
 		Pages: source.PagesUnknown, Reason: "pages not read", PodProcesses: -1,
 	}
 	for _, grant := range record.Grants {
@@ -182,7 +179,6 @@ func (a *Allocation) apply(usage source.PageUsage) {
 	if usage.State != source.PagesReadable {
 		return
 	}
-	a.Processes = len(usage.Processes)
 	for _, device := range usage.Devices {
 		for i := range a.GPUs {
 			if share := &a.GPUs[i]; share.GPUUUID == device.GPUUUID && !share.Measured {
@@ -265,7 +261,6 @@ func (c *collector) leaveOutEnded() error {
 
 // leaveOut subtracts what one process held; devices gives the order of bytes.
 func (a *Allocation) leaveOut(devices []source.DeviceUsage, bytes []uint64) {
-	a.Processes--
 	for i, held := range bytes[:min(len(bytes), len(devices))] {
 		for j := range a.GPUs {
 			if share := &a.GPUs[j]; share.GPUUUID == devices[i].GPUUUID {
@@ -275,7 +270,7 @@ func (a *Allocation) leaveOut(devices []source.DeviceUsage, bytes []uint64) {
 	}
 }
 
-// readProcs leaves ended processes out, names the pods of the GPUs' processes, and counts the processes of pods whose allocations seem gone.
+// readProcs leaves ended processes out, and counts the processes of pods whose allocations seem gone.
 func (c *collector) readProcs() {
 	if c.sources.Procs == nil {
 		c.note(SourceProcs, false, nil)
@@ -294,15 +289,6 @@ func (c *collector) readProcs() {
 			}
 		}
 		allocation.PodProcesses = pods[allocation.Owner.PodUID]
-	}
-	for i := range c.snapshot.GPUs {
-		for j := range c.snapshot.GPUs[i].Processes {
-			process := &c.snapshot.GPUs[i].Processes[j]
-			// A process that is gone by now has no container any more; that is no fault of the source.
-			if container, lookupErr := c.sources.Procs.Container(process.PID); lookupErr == nil {
-				process.PodUID = container.PodUID
-			}
-		}
 	}
 	c.note(SourceProcs, true, err)
 }

@@ -24,14 +24,13 @@ func example() (Sources, *fake.GPUs, *fake.Ledger, *fake.Pages, *fake.Procs, *fa
 	gpus, pages := &fake.GPUs{}, &fake.Pages{ByKey: map[string]source.PageUsage{"k1": {State: source.PagesReadable, Processes: []source.PageProcess{
 		{ID: source.ProcessID{PID: 1}, UsedBytes: []uint64{4, 5}}, {ID: source.ProcessID{PID: 2}, UsedBytes: []uint64{3, 0}}},
 		Devices: []source.DeviceUsage{{GPUUUID: "GPU-b", UsedBytes: 7, Allocations: 3, Refusals: 1}, {GPUUUID: "GPU-a", UsedBytes: 5}}}}}
-	gpus.Set(source.GPU{UUID: "GPU-b", Index: 1, TotalBytes: 1000}, source.GPU{UUID: "GPU-a", TotalBytes: 1000,
-		Processes: []source.GPUProcess{{PID: 7, UsedBytes: 5}, {PID: 404}}})
+	gpus.Set(source.GPU{UUID: "GPU-b", Index: 1, TotalBytes: 1000}, source.GPU{UUID: "GPU-a", TotalBytes: 1000})
 	ledger := &fake.Ledger{
-		Records: []source.Allocation{{Key: "k1", Resource: "nvidia.com/gpu", CreatedAt: start.Add(-time.Minute), Grants: []source.Grant{
+		Records: []source.Allocation{{Key: "k1", CreatedAt: start.Add(-time.Minute), Grants: []source.Grant{
 			{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::0"}, MemoryLimitBytes: 100}, {GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0"}, MemoryLimitBytes: 100},
 			{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::1"}, MemoryLimitBytes: 100}}}},
 		Rows: []source.Book{{GPUUUID: "GPU-a", UsableBytes: 900, HeldBytes: 100}, {GPUUUID: "GPU-gone", UsableBytes: 1}}}
-	procs := &fake.Procs{ByPID: map[int]source.Container{7: {PodUID: "uid-1"}}}
+	procs := &fake.Procs{Running: map[string]int{"uid-1": 1}}
 	kubelet := &fake.Kubelet{}
 	kubelet.Set(source.Holder{Key: "k1", Owner: source.Owner{PodUID: "uid-1", Namespace: "md", Pod: "p", Container: "c"}})
 	return Sources{gpus, ledger, pages, procs, kubelet}, gpus, ledger, pages, procs, kubelet
@@ -44,10 +43,9 @@ func TestMerge(t *testing.T) {
 		Sources: []SourceStatus{{Name: "nvml", Up: true}, {Name: "ledger", Up: true}, {Name: "pages", Up: true},
 			{Name: "kubelet", Up: true}, {Name: "podresources", Up: true}, {Name: "procs", Up: true}},
 		GPUs: []GPU{
-			{UUID: "GPU-a", TotalBytes: 1000, UsableBytes: 900, HeldBytes: 100, Health: GPUReadable,
-				Processes: []Process{{PID: 7, UsedBytes: 5, PodUID: "uid-1"}, {PID: 404}}},
+			{UUID: "GPU-a", TotalBytes: 1000, UsableBytes: 900, HeldBytes: 100, Health: GPUReadable},
 			{UUID: "GPU-b", Index: 1, TotalBytes: 1000, Health: GPUReadable}},
-		Allocations: []Allocation{{Key: "k1", Resource: "nvidia.com/gpu", Age: time.Minute, Pages: PagesReadable, Processes: 2,
+		Allocations: []Allocation{{Key: "k1", Age: time.Minute, Pages: PagesReadable,
 			Owner: Owner{PodUID: "uid-1", Namespace: "md", Pod: "p", Container: "c"}, PodProcesses: -1,
 			GPUs: []Share{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0"}, LimitBytes: 100, UsedBytes: 5, Measured: true},
 				{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::0", "GPU-b::1"}, LimitBytes: 200, UsedBytes: 7, Allocations: 3, Refusals: 1, Measured: true}}}},
@@ -140,7 +138,7 @@ func TestAbsentHolder(t *testing.T) {
 	if !allocation.Absent || allocation.PodProcesses != 1 || allocation.Owner.Pod != "p" {
 		t.Errorf("a gone holder whose pod still runs: %+v", allocation)
 	}
-	procs.ByPID = nil
+	procs.Running = nil
 	if got := Collect(t.Context(), sources, start).Allocations[0].PodProcesses; got != 0 {
 		t.Errorf("%d processes of a pod that ended, want 0", got)
 	}
@@ -187,7 +185,7 @@ func TestEndedProcessesAreLeftOut(t *testing.T) {
 	sources, _, _, pages, procs, _ := example()
 	procs.Ended = map[source.ProcessID]bool{{PID: 1}: true}
 	allocation := Collect(t.Context(), sources, start).Allocations[0]
-	if allocation.Processes != 1 || allocation.GPUs[0].UsedBytes != 0 || allocation.GPUs[1].UsedBytes != 3 {
+	if allocation.GPUs[0].UsedBytes != 0 || allocation.GPUs[1].UsedBytes != 3 {
 		t.Errorf("%+v", allocation)
 	}
 	usage := pages.ByKey["k1"]

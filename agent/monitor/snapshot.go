@@ -64,26 +64,16 @@ type GPU struct {
 	NUMANode      int    // -1: none known
 	Health        GPUHealth
 	Detail        string // why it is not readable
-	Processes     []Process
-}
-
-// Process is one process on a card.
-type Process struct {
-	PID       int
-	UsedBytes uint64
-	PodUID    string // empty: not a container of a pod, or unknown
 }
 
 // Allocation is one record of the ledger with what is observed of it.
 type Allocation struct {
-	Key       string
-	Resource  string
-	Age       time.Duration // since it was made; never negative
-	Owner     Owner
-	Pages     PagesState
-	Reason    string // why its pages are not readable
-	GPUs      []Share
-	Processes int // live processes by its own claim
+	Key    string
+	Age    time.Duration // since it was made; never negative
+	Owner  Owner
+	Pages  PagesState
+	Reason string // why its pages are not readable
+	GPUs   []Share
 
 	// Absent is true when the kubelet's record was read and does not hold the allocation.
 	Absent bool

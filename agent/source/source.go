@@ -28,14 +28,7 @@ type GPU struct {
 	ReservedBytes uint64 // of it kept by the driver; 0 where the driver does not tell
 	UsedBytes     uint64 // in use by processes
 	NUMANode      int    // -1: none known
-	Processes     []GPUProcess
-	Err           error // why the memory could not be read; the size fields are 0 then
-}
-
-// GPUProcess is a process that holds a context on a GPU.
-type GPUProcess struct {
-	PID       int // in the agent's pid namespace
-	UsedBytes uint64
+	Err           error  // why the memory could not be read; the size fields are 0 then
 }
 
 // GPUs lists the cards of the node. An error means that none can be watched.
@@ -53,7 +46,6 @@ type Grant struct {
 // Allocation is one record of the ledger.
 type Allocation struct {
 	Key       string
-	Resource  string
 	CreatedAt time.Time
 	Grants    []Grant
 	Owner     Owner // zero until the container is known
@@ -119,7 +111,6 @@ type DeviceUsage struct {
 	GPUUUID     string
 	UsedBytes   uint64
 	Allocations uint64
-	Frees       uint64
 	Refusals    uint64
 }
 
@@ -128,16 +119,8 @@ type Pages interface {
 	Usage(keys []string) ([]PageUsage, error)
 }
 
-// Container is where a process runs. Both fields are empty for a process of the host.
-type Container struct {
-	PodUID      string
-	ContainerID string
-}
-
-// Procs tells which container a process belongs to.
+// Procs tells which processes of containers run.
 type Procs interface {
-	// Container looks one process up; os.ErrNotExist when it is gone.
-	Container(pid int) (Container, error)
 	// Pods counts the processes of every pod that has any, by pod UID.
 	Pods() (map[string]int, error)
 	// Gone tells which of the processes have certainly ended. What cannot be told is not gone.

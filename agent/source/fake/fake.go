@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Package fake has scriptable sources for tests and for the demonstration: set the fields, under the lock
-// when other goroutines read, and the next tick sees them.
+// Package fake has scriptable sources for tests: set the fields, or call Set where other goroutines read, and the
+// next tick sees them.
 package fake
 
 import (
 	"context"
-	"os"
+	"maps"
 	"slices"
 	"sync"
 
@@ -78,38 +78,15 @@ func (p *Pages) Usage(keys []string) ([]source.PageUsage, error) {
 	return usages, nil
 }
 
-// Procs answers from ByPID.
+// Procs answers with what was set.
 type Procs struct {
-	ByPID map[int]source.Container
-	Ended map[source.ProcessID]bool
-	Err   error
-}
-
-// Container implements source.Procs.
-func (p *Procs) Container(pid int) (source.Container, error) {
-	if p.Err != nil {
-		return source.Container{}, p.Err
-	}
-	container, known := p.ByPID[pid]
-	if !known {
-		return source.Container{}, os.ErrNotExist
-	}
-	return container, nil
+	Running map[string]int // processes by pod UID
+	Ended   map[source.ProcessID]bool
+	Err     error
 }
 
 // Pods implements source.Procs.
-func (p *Procs) Pods() (map[string]int, error) {
-	if p.Err != nil {
-		return nil, p.Err
-	}
-	pods := map[string]int{}
-	for _, container := range p.ByPID {
-		if container.PodUID != "" {
-			pods[container.PodUID]++
-		}
-	}
-	return pods, nil
-}
+func (p *Procs) Pods() (map[string]int, error) { return maps.Clone(p.Running), p.Err }
 
 // Gone implements source.Procs.
 func (p *Procs) Gone([]source.ProcessID) (map[source.ProcessID]bool, error) { return p.Ended, p.Err }

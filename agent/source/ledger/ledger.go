@@ -21,7 +21,7 @@ func New(books *ledger.Ledger) Reader { return Reader{books: books} }
 func (r Reader) Allocations() ([]source.Allocation, error) {
 	var allocations []source.Allocation
 	for _, record := range r.books.Snapshot() {
-		allocation := source.Allocation{Key: record.Key, Resource: record.Resource, CreatedAt: record.CreatedAt}
+		allocation := source.Allocation{Key: record.Key, CreatedAt: record.CreatedAt}
 		for _, grant := range record.Grants {
 			allocation.Grants = append(allocation.Grants, source.Grant{
 				GPUUUID: grant.UUID, SliceIDs: grant.SliceIDs, MemoryLimitBytes: grant.MemoryLimitBytes})

@@ -35,7 +35,7 @@ func TestReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := reader.Allocations()
-	want := []source.Allocation{{Key: record.Key, Resource: "nvidia.com/gpu", CreatedAt: now,
+	want := []source.Allocation{{Key: record.Key, CreatedAt: now,
 		Grants: []source.Grant{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::3"}, MemoryLimitBytes: 10 << 20}},
 		Owner:  source.Owner{PodUID: "uid", Namespace: "ns", Pod: "p", Container: "c"}}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {

@@ -158,8 +158,7 @@ func (r *Reader) initialise() error {
 		return r.giveUp(codeError("initialise NVML", code))
 	}
 	r.initialised, r.lastError, r.retryIn = true, nil, 0
-	for _, name := range []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode",
-		"nvmlDeviceGetComputeRunningProcesses"} {
+	for _, name := range []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode"} {
 		r.has[name] = r.library.Extensions().LookupSymbol(name) == nil
 	}
 	return nil
@@ -194,9 +193,6 @@ func (r *Reader) readGPU(device nvml.Device, index int) (gpu source.GPU, named b
 		}
 	}
 	gpu.Err = r.readMemory(device, &gpu)
-	if gpu.Err == nil {
-		gpu.Processes = r.readProcesses(device)
-	}
 	return gpu, true
 }
 
@@ -218,26 +214,6 @@ func (r *Reader) readMemory(device nvml.Device, gpu *source.GPU) error {
 	}
 	gpu.TotalBytes, gpu.UsedBytes = memory.Total, memory.Used
 	return nil
-}
-
-// readProcesses lists who has a context on the card; without the permission to know, nobody.
-func (r *Reader) readProcesses(device nvml.Device) []source.GPUProcess {
-	if !r.has["nvmlDeviceGetComputeRunningProcesses"] {
-		return nil
-	}
-	infos, code := device.GetComputeRunningProcesses()
-	if code != nvml.SUCCESS {
-		return nil
-	}
-	var processes []source.GPUProcess
-	for _, info := range infos {
-		process := source.GPUProcess{PID: int(info.Pid)}
-		if info.UsedGpuMemory != ^uint64(0) { // NVML_VALUE_NOT_AVAILABLE
-			process.UsedBytes = info.UsedGpuMemory
-		}
-		processes = append(processes, process)
-	}
-	return processes
 }
 
 // numaNode is the node that the card's slot belongs to, by sysfs; -1 where the kernel knows none.

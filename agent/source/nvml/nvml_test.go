@@ -60,9 +60,6 @@ func card(uuid string) *mock.Device {
 		GetMemoryInfo_v2Func: func() (nvml.Memory_v2, nvml.Return) {
 			return nvml.Memory_v2{Total: 1000, Reserved: 10, Used: 5}, nvml.SUCCESS
 		},
-		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
-			return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 5}, {Pid: 8, UsedGpuMemory: ^uint64(0)}}, nvml.SUCCESS
-		},
 	}
 }
 
@@ -82,8 +79,7 @@ func TestReadsCards(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := newReader(&library{devices: []*mock.Device{card("GPU-a")}}, time.Minute, root, time.Now)
-	want := []source.GPU{{UUID: "GPU-a", Model: "Model GPU-a", TotalBytes: 1000, ReservedBytes: 10, UsedBytes: 5, NUMANode: -1,
-		Processes: []source.GPUProcess{{PID: 7, UsedBytes: 5}, {PID: 8}}}}
+	want := []source.GPU{{UUID: "GPU-a", Model: "Model GPU-a", TotalBytes: 1000, ReservedBytes: 10, UsedBytes: 5, NUMANode: -1}}
 	if diff := cmp.Diff(want, read(t, reader)); diff != "" {
 		t.Error(diff)
 	}
@@ -100,10 +96,10 @@ func TestReadsCards(t *testing.T) {
 // A library that lacks the newer functions is used without them; the mocks panic if they are called.
 func TestOldLibrary(t *testing.T) {
 	device := card("GPU-a")
-	device.GetMemoryInfo_v2Func, device.GetMigModeFunc, device.GetComputeRunningProcessesFunc = nil, nil, nil
+	device.GetMemoryInfo_v2Func, device.GetMigModeFunc = nil, nil
 	device.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{Total: 900, Used: 1}, nvml.SUCCESS }
 	reader := newReader(&library{devices: []*mock.Device{device}, missing: map[string]bool{"nvmlDeviceGetMemoryInfo_v2": true,
-		"nvmlDeviceGetMigMode": true, "nvmlDeviceGetComputeRunningProcesses": true}}, time.Minute, t.TempDir(), time.Now)
+		"nvmlDeviceGetMigMode": true}}, time.Minute, t.TempDir(), time.Now)
 	if got := read(t, reader)[0]; got.TotalBytes != 900 || got.ReservedBytes != 0 || got.Err != nil {
 		t.Errorf("%+v", got)
 	}

@@ -43,7 +43,7 @@ func (r Reader) read(key string) source.PageUsage {
 	read := source.PageUsage{Key: key, State: source.PagesReadable}
 	for _, device := range usage.Devices {
 		read.Devices = append(read.Devices, source.DeviceUsage{GPUUUID: device.UUID, UsedBytes: device.UsedBytes,
-			Allocations: device.Allocations, Frees: device.Frees, Refusals: device.Refusals})
+			Allocations: device.Allocations, Refusals: device.Refusals})
 	}
 	for _, process := range usage.Processes {
 		read.Processes = append(read.Processes, source.PageProcess{UsedBytes: process.UsedBytes, ID: source.ProcessID{

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Package procs tells which pod and container a process belongs to, from /proc/PID/cgroup: the kubelet and the
-// runtimes put the pod's UID and the container's ID into the path. It knows cgroup v1 and v2, the systemd and the
-// cgroupfs layout, and the spellings of containerd, CRI-O and Docker. Text from /proc is bounded and never trusted.
+// Package procs tells which pods have processes, and which processes have ended. The pod comes from /proc/PID/cgroup:
+// the kubelet puts its UID into the path. Cgroup v1 and v2, the systemd and the cgroupfs layout, and the spellings of
+// containerd, CRI-O and Docker are known. Text from /proc is bounded and never trusted.
 package procs
 
 import (
@@ -29,10 +29,6 @@ const maxCgroupBytes = 64 << 10
 var podPattern = regexp.MustCompile(
 	`pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})(\.slice)?$`)
 
-// containerPattern finds the container's ID: cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope,
-// <slice>:cri-containerd:<id>, or the bare ID.
-var containerPattern = regexp.MustCompile(`(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$`)
-
 // Table reads the process table under a root, "/" outside tests. It is for one goroutine at a time.
 type Table struct {
 	root    string
@@ -44,16 +40,16 @@ var _ source.Procs = (*Table)(nil)
 // New returns the table of the proc file system at root/proc.
 func New(root string) *Table { return &Table{root: root} }
 
-// Container implements source.Procs. The zero Container is a process of the host.
-func (t *Table) Container(pid int) (source.Container, error) {
-	file, err := os.Open(filepath.Join(t.root, "proc", strconv.Itoa(pid), "cgroup"))
+// podOf looks one process up; empty for a process of the host, fs.ErrNotExist when it is gone.
+func (t *Table) podOf(pid int) (string, error) {
+	file, err := os.Open(t.path(pid, "cgroup"))
 	if err != nil {
-		return source.Container{}, fmt.Errorf("find container of process %d: %w", pid, err)
+		return "", fmt.Errorf("find pod of process %d: %w", pid, err)
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxCgroupBytes))
 	if err != nil {
-		return source.Container{}, fmt.Errorf("find container of process %d: %w", pid, err)
+		return "", fmt.Errorf("find pod of process %d: %w", pid, err)
 	}
 	return parseCgroup(string(text)), nil
 }
@@ -70,15 +66,15 @@ func (t *Table) Pods() (map[string]int, error) {
 		if err != nil {
 			continue
 		}
-		container, err := t.Container(pid)
+		uid, err := t.podOf(pid)
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
 			continue // it ended in between
 		case err != nil:
 			return nil, err
 		}
-		if container.PodUID != "" {
-			pods[container.PodUID]++
+		if uid != "" {
+			pods[uid]++
 		}
 	}
 	return pods, nil
@@ -99,40 +95,28 @@ func (t *Table) list() ([]string, error) {
 }
 
 // parseCgroup looks at every line "hierarchy:controllers:path" and takes the first that names a pod.
-func parseCgroup(text string) source.Container {
+func parseCgroup(text string) string {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(fields) != 3 {
 			continue
 		}
-		if container := parsePath(fields[2]); container.PodUID != "" {
-			return container
+		if uid := parsePath(fields[2]); uid != "" {
+			return uid
 		}
 	}
-	return source.Container{}
+	return ""
 }
 
 // parsePath reads a cgroup path from the root down, so that what a container makes below its own group is not
 // taken for the kubelet's word.
-func parsePath(path string) source.Container {
-	var container source.Container
+func parsePath(path string) string {
 	for component := range strings.SplitSeq(path, "/") {
-		if container.PodUID == "" {
-			if match := podPattern.FindStringSubmatch(component); match != nil {
-				container.PodUID = strings.ReplaceAll(match[1], "_", "-")
-				continue
-			}
-		}
 		// containerd's cgroupfs driver under systemd writes slice:prefix:id in one component.
-		if slice, _, found := strings.Cut(component, ":"); found && container.PodUID == "" {
-			if match := podPattern.FindStringSubmatch(slice); match != nil {
-				container.PodUID = strings.ReplaceAll(match[1], "_", "-")
-			}
-		}
-		if match := containerPattern.FindStringSubmatch(component); match != nil && container.PodUID != "" {
-			container.ContainerID = match[1]
-			return container
+		slice, _, _ := strings.Cut(component, ":")
+		if match := podPattern.FindStringSubmatch(slice); match != nil {
+			return strings.ReplaceAll(match[1], "_", "-")
 		}
 	}
-	return container
+	return ""
 }

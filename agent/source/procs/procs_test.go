@@ -30,35 +30,32 @@ var (
 )
 
 func TestParseCgroup(t *testing.T) {
-	both := source.Container{PodUID: uid, ContainerID: id}
 	for _, test := range []struct {
-		name, text string
-		want       source.Container
+		name, text, want string
 	}{
 		{"v2 systemd containerd", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + underscore +
-			".slice/cri-containerd-" + id + ".scope\n", both},
-		{"v2 systemd guaranteed", "0::/kubepods.slice/kubepods-pod" + underscore + ".slice/crio-" + id + ".scope\n", both},
-		{"v2 cgroupfs", "0::/kubepods/besteffort/pod" + uid + "/" + id + "\n", both},
-		{"v2 below the container", "0::/kubepods/pod" + uid + "/" + id + "/init.scope\n", both},
-		{"v2 in a nested kubelet", "0::/docker/" + strings.Repeat("f", 64) + "/kubelet/kubepods/pod" + uid + "/" + id + "\n", both},
+			".slice/cri-containerd-" + id + ".scope\n", uid},
+		{"v2 systemd guaranteed", "0::/kubepods.slice/kubepods-pod" + underscore + ".slice/crio-" + id + ".scope\n", uid},
+		{"v2 cgroupfs", "0::/kubepods/besteffort/pod" + uid + "/" + id + "\n", uid},
+		{"v2 below the container", "0::/kubepods/pod" + uid + "/" + id + "/init.scope\n", uid},
+		{"v2 in a nested kubelet", "0::/docker/" + strings.Repeat("f", 64) + "/kubelet/kubepods/pod" + uid + "/" + id + "\n", uid},
 		{"v1 hybrid", "12:memory:/kubepods/burstable/pod" + uid + "/" + id + "\n1:name=systemd:/kubepods/burstable/pod" +
-			uid + "/" + id + "\n0::/system.slice/containerd.service\n", both},
-		{"v1 only systemd line has it", "9:cpu,cpuacct:/\n1:name=systemd:/kubepods/pod" + uid + "/" + id + "\n", both},
-		{"one component", "0::/system.slice/kubepods-burstable-pod" + underscore + ".slice:cri-containerd:" + id + "\n", both},
-		{"pause or pod level", "0::/kubepods/pod" + uid + "\n", source.Container{PodUID: uid}},
-		{"static pod", "0::/kubepods/pod" + strings.Repeat("ab", 16) + "/" + id + "\n",
-			source.Container{PodUID: strings.Repeat("ab", 16), ContainerID: id}},
+			uid + "/" + id + "\n0::/system.slice/containerd.service\n", uid},
+		{"v1 only systemd line has it", "9:cpu,cpuacct:/\n1:name=systemd:/kubepods/pod" + uid + "/" + id + "\n", uid},
+		{"one component", "0::/system.slice/kubepods-burstable-pod" + underscore + ".slice:cri-containerd:" + id + "\n", uid},
+		{"pause or pod level", "0::/kubepods/pod" + uid + "\n", uid},
+		{"static pod", "0::/kubepods/pod" + strings.Repeat("ab", 16) + "/" + id + "\n", strings.Repeat("ab", 16)},
 		{"container's own group cannot pose as another pod", "0::/kubepods/pod" + uid + "/" + id + "/pod" + uid2 + "/" +
-			strings.Repeat("e", 64) + "\n", both},
-		{"plain container", "0::/system.slice/docker-" + id + ".scope\n", source.Container{}},
-		{"host", "0::/user.slice/user-1000.slice/session-1.scope\n", source.Container{}},
-		{"podman is no pod", "0::/machine.slice/libpod-" + id + ".scope\n", source.Container{}},
-		{"garbage", "\x00\xff:::::\n\n0::\n:\n", source.Container{}},
-		{"empty", "", source.Container{}},
+			strings.Repeat("e", 64) + "\n", uid},
+		{"plain container", "0::/system.slice/docker-" + id + ".scope\n", ""},
+		{"host", "0::/user.slice/user-1000.slice/session-1.scope\n", ""},
+		{"podman is no pod", "0::/machine.slice/libpod-" + id + ".scope\n", ""},
+		{"garbage", "\x00\xff:::::\n\n0::\n:\n", ""},
+		{"empty", "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, parseCgroup(test.text)); diff != "" {
-				t.Error(diff)
+			if got := parseCgroup(test.text); got != test.want {
+				t.Errorf("pod %q, want %q", got, test.want)
 			}
 		})
 	}
@@ -90,7 +87,7 @@ func TestTable(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{uid: 2, uid2: 1}, pods); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := table.Container(13); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := table.podOf(13); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a process that is gone: %v", err)
 	}
 	if _, err := New(filepath.Join(root, "absent")).Pods(); !errors.Is(err, fs.ErrNotExist) {
@@ -102,10 +99,10 @@ func TestLiveTable(t *testing.T) {
 	if _, err := New("/").Pods(); err != nil {
 		t.Error(err)
 	}
-	if _, err := New("/").Container(os.Getpid()); err != nil {
+	if _, err := New("/").podOf(os.Getpid()); err != nil {
 		t.Error(err)
 	}
-	if _, err := New("/").Container(1 << 30); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := New("/").podOf(1 << 30); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("process %s: %v", strconv.Itoa(1<<30), err)
 	}
 }
@@ -205,14 +202,10 @@ func TestGoneInsideANamespace(t *testing.T) {
 
 func FuzzParseCgroup(f *testing.F) {
 	f.Add("0::/kubepods/pod" + uid + "/" + id + "\n")
-	f.Add("1:name=systemd:/a\n0::/kubepods.slice/x.slice:cri-containerd:" + id)
+	f.Add("1:name=systemd:/a\n0::/kubepods.slice/pod" + underscore + ".slice:cri-containerd:" + id)
 	f.Fuzz(func(t *testing.T, text string) {
-		container := parseCgroup(text)
-		if container.ContainerID != "" && container.PodUID == "" {
-			t.Errorf("container without a pod from %q", text)
-		}
-		if !strings.Contains(text, container.ContainerID) {
-			t.Errorf("container ID %q made up from %q", container.ContainerID, text)
+		if found := parseCgroup(text); !strings.Contains(strings.ReplaceAll(text, "_", "-"), found) {
+			t.Errorf("pod %q made up from %q", found, text)
 		}
 	})
 }
