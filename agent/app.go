@@ -161,10 +161,10 @@ func (a *app) libraryDir() string { return filepath.Join(a.config.StateDir, "lib
 func (a *app) installLibrary() error {
 	inUse := map[string]bool{}
 	for _, record := range a.books.Snapshot() {
-		inUse[record.BuildID] = true
+		inUse[record.Library.BuildID] = true
 	}
 	isInUse := func(build string) bool { return inUse[build] }
-	build, err := plugin.InstallLibrary(a.config.Library, a.libraryDir(), a.config.ContainerDir, isInUse)
+	build, err := plugin.InstallLibrary(a.config.Library, a.libraryDir(), a.config.ContainerDir)
 	if err != nil {
 		return fmt.Errorf("install library %s: %w", a.config.Library, err)
 	}

@@ -86,7 +86,7 @@ func (s *Server) grant(ids []string, now time.Time) (ledger.Record, error) {
 			return ledger.Record{}, &hardFaultError{id: id, reason: ReasonCDI}
 		}
 	}
-	rec, err := s.books.Hold(s.cfg.ResourceName, ids, s.cfg.BuildID, now)
+	rec, err := s.books.Hold(s.cfg.ResourceName, ids, s.cfg.library(), now)
 	if err != nil {
 		return ledger.Record{}, err
 	}
@@ -109,9 +109,12 @@ func (s *Server) undo(key string) error {
 }
 
 // PreStartContainer checks every file that the container is about to get, and raises the epoch of its pages, so
-// that what its predecessor still had charged counts as dead. The request names device IDs only: all allocations
-// of exactly these IDs are treated (an init container and its successor share them, and never run at once). An
-// error fails this start, and the kubelet tries again.
+// that what its predecessor still had charged counts as dead. An error fails this start, and the kubelet tries again.
+//
+// The request names device IDs only, and all allocations of exactly these IDs are treated. The older ones belong to
+// pods that are gone, or to an init container of the same pod, whose library files are the newest one's and which
+// never runs beside it. So a fault of an older one is logged and refuses nobody's start: what it can still do is leave
+// an init container without pages, which libvgpu answers with limit 0.
 func (s *Server) PreStartContainer(_ context.Context, request *v1beta1.PreStartContainerRequest) (*v1beta1.PreStartContainerResponse, error) {
 	if err := s.preStart(request.GetDevicesIds()); err != nil {
 		s.count(func(st *Status) { st.StartRefusals++ })
@@ -126,18 +129,28 @@ func (s *Server) preStart(ids []string) error {
 	if len(records) == 0 {
 		return fmt.Errorf("no allocation on record holds devices %q: the pod has to be created anew", ids)
 	}
-	for _, rec := range records {
-		if err := restorePages(rec, s.cfg, s.pages); err != nil {
-			return err
-		}
-		if err := checkAllocation(rec, s.cfg); err != nil {
-			return err
+	newest, older := records[len(records)-1], records[:len(records)-1]
+	if err := s.ready(newest); err != nil {
+		return err
+	}
+	for _, rec := range older {
+		if err := s.ready(rec); err != nil {
+			s.log.Warn("an older allocation of the same devices is not as it should be", "allocation", rec.Key, "error", err)
 		}
 	}
-	for _, rec := range records {
-		if err := s.pages.RaiseEpoch(rec.Key); err != nil {
-			return fmt.Errorf("raise epoch of allocation %s: %w", rec.Key, err)
-		}
+	return nil
+}
+
+// ready makes an allocation ready for a start of its container.
+func (s *Server) ready(rec ledger.Record) error {
+	if err := restorePages(rec, s.cfg, s.pages); err != nil {
+		return err
+	}
+	if err := checkAllocation(rec, s.cfg); err != nil {
+		return err
+	}
+	if err := s.pages.RaiseEpoch(rec.Key); err != nil {
+		return fmt.Errorf("raise epoch of allocation %s: %w", rec.Key, err)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	v1beta1 "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/vgpud/vgpud/plugin/kubelettest"
@@ -47,7 +48,7 @@ func TestAllocateAnswersInFull(t *testing.T) {
 	a, err := k.Allocate(t.Context(), pod("u1"), app, resource, 2)
 	must(t, err)
 	rec := n.books.Snapshot()[0]
-	if rec.Key != keyOf(a) || rec.BuildID != n.cfg.BuildID || rec.Resource != resource {
+	if rec.Key != keyOf(a) || rec.Library != n.cfg.library() || rec.Resource != resource {
 		t.Errorf("record %+v, response key %s", rec, keyOf(a))
 	}
 	// Two slices are spread over the two GPUs, and the response names both.
@@ -317,7 +318,7 @@ func TestOldPodRestartsAfterUpgrade(t *testing.T) {
 	n.reopen()
 	inUse := map[string]bool{n.cfg.BuildID: true}
 	for _, rec := range n.books.Snapshot() {
-		inUse[rec.BuildID] = true
+		inUse[rec.Library.BuildID] = true
 	}
 	removed, err := SweepLibraries(n.cfg.LibraryDir, func(id string) bool { return inUse[id] })
 	must(t, err)
@@ -337,6 +338,45 @@ func TestOldPodRestartsAfterUpgrade(t *testing.T) {
 	must(t, err)
 	if fresh.Response.GetMounts()[0].GetHostPath() == old.Response.GetMounts()[0].GetHostPath() {
 		t.Error("the new pod got the old library")
+	}
+}
+
+// TestRecordsAreCheckedByTheirOwn: neither another container directory nor an older record with a fault refuses a start.
+func TestRecordsAreCheckedByTheirOwn(t *testing.T) {
+	n := newNode(t)
+	k := n.kubelet(kubelettest.Options{})
+	stop := n.run()
+	n.waitAllocatable(k, 20)
+	old, err := k.Allocate(t.Context(), pod("old"), app, resource, 20)
+	must(t, err)
+	stop()
+
+	first := n.cfg.library()
+	n.cfg.ContainerDir = "/opt/vgpud"
+	n.cfg.BuildID = n.install([]byte{5, 6, 7, 8})
+	n.reopen()
+	n.run()
+	n.waitAllocatable(k, 20)
+	responses, err := k.StartContainer(t.Context(), "old", "app") // as before, from the kubelet's checkpoint
+	must(t, err)
+	if !proto.Equal(old.Response, responses[resource]) {
+		t.Errorf("the old pod gets %v, was granted %v", responses[resource], old.Response)
+	}
+
+	must(t, k.RemovePod("old")) // its record is still there
+	fresh, err := k.Allocate(t.Context(), pod("new"), app, resource, 20)
+	must(t, err)
+	if got := fresh.Response.GetMounts()[0].GetContainerPath(); got != "/opt/vgpud/libvgpu.so" {
+		t.Errorf("the new pod's library is at %s", got)
+	}
+	_, err = k.StartContainer(t.Context(), "new", "app")
+	must(t, err)
+	must(t, os.Remove(libraryPath(n.cfg.LibraryDir, first)))
+	_, err = k.StartContainer(t.Context(), "new", "app")
+	must(t, err)
+	must(t, os.Remove(libraryPath(n.cfg.LibraryDir, n.cfg.library())))
+	if _, err = k.StartContainer(t.Context(), "new", "app"); err == nil {
+		t.Error("a container was started without its library")
 	}
 }
 

@@ -29,19 +29,18 @@ const (
 	maxPreloadSize             = 4096
 )
 
-// CheckLibrary checks the installed build that cfg names: the library and the preload file beside it. The error
-// names the file, what is wrong with it, and says that nothing is offered until it is put right.
-func CheckLibrary(cfg Config, buildID string) error {
-	dir := filepath.Join(cfg.LibraryDir, buildID)
-	if err := checkLibraryFile(filepath.Join(dir, libraryName), buildID); err != nil {
+// CheckLibrary checks an installed build: the library, and the preload file for the container directory. The error
+// names the file and what is wrong with it.
+func CheckLibrary(libraryDir string, library ledger.Library) error {
+	if err := checkLibraryFile(libraryPath(libraryDir, library), library.BuildID); err != nil {
 		return err
 	}
-	return checkPreloadFile(filepath.Join(dir, preloadName), preloadContent(cfg.ContainerDir))
+	return checkPreloadFile(preloadPath(libraryDir, library), preloadContent(library.ContainerDir))
 }
 
-// checkAllocation checks all files that the response of a record names.
+// checkAllocation checks all files that the response of a record named, wherever new allocations find theirs.
 func checkAllocation(rec ledger.Record, cfg Config) error {
-	if err := CheckLibrary(cfg, rec.BuildID); err != nil {
+	if err := CheckLibrary(cfg.LibraryDir, rec.Library); err != nil {
 		return err
 	}
 	return checkPages(rec, cfg)

@@ -22,6 +22,7 @@ import (
 	v1beta1 "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/vgpud/vgpud/internal/require"
+	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
 // spoilers are the ways in which the installed files go wrong, and what the message has to say.
@@ -89,8 +90,8 @@ func TestUnusableLibrary(t *testing.T) {
 	for _, s := range spoilers {
 		t.Run(s.name, func(t *testing.T) {
 			n := newNode(t)
-			lib := filepath.Join(n.cfg.LibraryDir, n.cfg.BuildID, libraryName)
-			preload := filepath.Join(n.cfg.LibraryDir, n.cfg.BuildID, preloadName)
+			lib := libraryPath(n.cfg.LibraryDir, n.cfg.library())
+			preload := preloadPath(n.cfg.LibraryDir, n.cfg.library())
 			request := &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{uuidA + "::0"}}}}
 			_, err := n.srv.Allocate(t.Context(), request)
 			must(t, err)
@@ -203,11 +204,11 @@ func TestInstallRefusesBadSources(t *testing.T) {
 	} {
 		source := filepath.Join(dir, "source")
 		overwrite(t, source, c.data)
-		if _, err := InstallLibrary(source, filepath.Join(dir, "lib"), "/usr/local/vgpud", nobody); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := InstallLibrary(source, filepath.Join(dir, "lib"), "/usr/local/vgpud"); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}
-	if _, err := InstallLibrary(filepath.Join(dir, "absent"), dir, "/usr/local/vgpud", nobody); err == nil {
+	if _, err := InstallLibrary(filepath.Join(dir, "absent"), dir, "/usr/local/vgpud"); err == nil {
 		t.Error("an absent source was installed")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "lib")); err == nil {
@@ -239,8 +240,8 @@ func TestLibraryIsNeverRewritten(t *testing.T) {
 	overwrite(t, filepath.Join(n.cfg.LibraryDir, "05060708", libraryName), []byte("damaged"))
 	n.install([]byte{5, 6, 7, 8})
 	n.cfg.BuildID = "05060708"
-	must(t, CheckLibrary(n.cfg, "05060708"))
-	must(t, CheckLibrary(n.cfg, "01020304"))
+	must(t, CheckLibrary(n.cfg.LibraryDir, n.cfg.library()))
+	must(t, CheckLibrary(n.cfg.LibraryDir, ledger.Library{BuildID: "01020304", ContainerDir: n.cfg.ContainerDir}))
 
 	removed, err := SweepLibraries(n.cfg.LibraryDir, func(id string) bool { return id == "05060708" })
 	must(t, err)
@@ -263,21 +264,26 @@ func TestSweepLeavesWhatIsNotOurs(t *testing.T) {
 	if len(removed) != 0 || err == nil {
 		t.Errorf("removed %v, error %v", removed, err)
 	}
-	must(t, CheckLibrary(n.cfg, "01020304"))
+	must(t, CheckLibrary(n.cfg.LibraryDir, ledger.Library{BuildID: "01020304", ContainerDir: n.cfg.ContainerDir}))
 }
 
-func TestContainerDirStaysWhileInUse(t *testing.T) {
+// TestEveryContainerDirHasItsPreloadFile: another container directory touches no file of the first.
+func TestEveryContainerDirHasItsPreloadFile(t *testing.T) {
 	n := newNode(t)
-	source := filepath.Join(n.dir, "libvgpu-01020304.so")
-	busy := func(id string) bool { return id == "01020304" }
-	if _, err := InstallLibrary(source, n.cfg.LibraryDir, "/opt/vgpud", busy); err == nil || !strings.Contains(err.Error(), "running containers") {
-		t.Errorf("moved under running containers: %v", err)
-	}
-	must(t, CheckLibrary(n.cfg, "01020304"))
-	_, err := InstallLibrary(source, n.cfg.LibraryDir, "/opt/vgpud", nobody)
-	must(t, err)
+	first := n.cfg.library()
+	before := statOf(t, preloadPath(n.cfg.LibraryDir, first))
 	n.cfg.ContainerDir = "/opt/vgpud"
-	must(t, CheckLibrary(n.cfg, "01020304"))
+	n.install([]byte{1, 2, 3, 4})
+	must(t, CheckLibrary(n.cfg.LibraryDir, first))
+	must(t, CheckLibrary(n.cfg.LibraryDir, n.cfg.library()))
+	if after := statOf(t, preloadPath(n.cfg.LibraryDir, first)); after.Ino != before.Ino || after.Ctim != before.Ctim {
+		t.Error("the first container directory's preload file was touched")
+	}
+	removed, err := SweepLibraries(n.cfg.LibraryDir, nobody)
+	must(t, err)
+	if left, err := os.ReadDir(n.cfg.LibraryDir); err != nil || len(left) != 0 || len(removed) != 1 {
+		t.Errorf("removed %v, left %v, %v", removed, left, err)
+	}
 }
 
 // TestRealLinkerBuildID reads what the machine's own linker writes.

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
 // Device list strategies: how a container gets its GPUs.
@@ -28,7 +30,7 @@ type Config struct {
 	Strategy     string   // StrategyEnvvar or StrategyCDI
 	CDIKind      string   // vendor.com/class of the CDI devices, such as nvidia.com/gpu; used with StrategyCDI
 	CDISpecDirs  []string // where CDI spec files are; empty: where runtimes look by default
-	ContainerDir string   // where the library and the pages appear in a container, such as /usr/local/vgpud
+	ContainerDir string   // where new allocations find library and pages in a container, such as /usr/local/vgpud
 	LibraryDir   string   // host directory of library builds, as InstallLibrary fills it
 	BuildID      string   // the build that new allocations get
 	PagesDir     string   // host directory of the pages: <PagesDir>/<key>/{limits,usage}
@@ -73,6 +75,11 @@ func (c Config) PluginDir() string { return filepath.Join(c.KubeletDir, "device-
 
 // KubeletSocket is where the kubelet listens for registrations.
 func (c Config) KubeletSocket() string { return filepath.Join(c.PluginDir(), "kubelet.sock") }
+
+// library is what new allocations get.
+func (c Config) library() ledger.Library {
+	return ledger.Library{BuildID: c.BuildID, ContainerDir: c.ContainerDir}
+}
 
 // kindPattern is CDI's <vendor>/<class>; the CDI library checks the rest when the devices are looked up.
 var kindPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)

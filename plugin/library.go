@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Installation of libvgpu on the host: one directory per build ID, files that arrive by rename and are never
-// rewritten while they are right, and that stay as long as an allocation names them.
+// Installation of libvgpu on the host: one directory per build ID, in it one per container directory, files that
+// arrive by rename and are never rewritten while they are right, and that stay as long as an allocation names them.
+//
+//	<libraryDir>/<build ID>/libvgpu.so
+//	<libraryDir>/<build ID>/<hash of the container directory>/ld.so.preload
 
 package plugin
 
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/internal/atomicfile"
+	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
 // Modes of what is installed: any user of a container loads it.
@@ -28,13 +34,31 @@ const (
 	libraryDirMode fs.FileMode = 0o755
 )
 
-// InstallLibrary copies the library at source to <libraryDir>/<build ID>/libvgpu.so, writes the ld.so.preload
-// beside it that names <containerDir>/libvgpu.so, and returns the build ID. Files that are already right are not
-// touched. A source that is missing, empty, for another machine or without a build ID is refused.
-//
-// inUse says whether an allocation still names a build ID. Its preload file is then not changed to another
-// containerDir, because containers that start again mount the library where it was: that is an error.
-func InstallLibrary(source, libraryDir, containerDir string, inUse func(buildID string) bool) (string, error) {
+// preloadHashBytes is how much of a container directory's SHA-256 names the directory of its preload file.
+const preloadHashBytes = 8
+
+// libraryPath is the host path of an installed library.
+func libraryPath(libraryDir string, library ledger.Library) string {
+	return filepath.Join(libraryDir, library.BuildID, libraryName)
+}
+
+// preloadPath is the host path of the ld.so.preload for one container directory. Another one has another file, so that
+// containers that start again find the line that they were given.
+func preloadPath(libraryDir string, library ledger.Library) string {
+	hash := sha256.Sum256([]byte(library.ContainerDir))
+	return filepath.Join(libraryDir, library.BuildID, hex.EncodeToString(hash[:preloadHashBytes]), preloadName)
+}
+
+// isPreloadDir reports whether a name is that of a directory that preloadPath may return.
+func isPreloadDir(name string) bool {
+	raw, err := hex.DecodeString(name)
+	return err == nil && len(raw) == preloadHashBytes
+}
+
+// InstallLibrary copies the library at source below libraryDir, writes the ld.so.preload that names
+// <containerDir>/libvgpu.so, and returns the build ID. Files that are already right are not touched. A source that is
+// missing, empty, for another machine or without a build ID is refused.
+func InstallLibrary(source, libraryDir, containerDir string) (string, error) {
 	if err := validateDir("container directory", containerDir); err != nil {
 		return "", err
 	}
@@ -47,14 +71,11 @@ func InstallLibrary(source, libraryDir, containerDir string, inUse func(buildID 
 	if err != nil {
 		return "", fmt.Errorf("library %s: %w", source, err)
 	}
-	dir := filepath.Join(libraryDir, buildID)
-	if err := makeLibraryDir(dir); err != nil {
+	library := ledger.Library{BuildID: buildID, ContainerDir: containerDir}
+	if err := installPreload(preloadPath(libraryDir, library), containerDir); err != nil {
 		return "", err
 	}
-	if err := installPreload(filepath.Join(dir, preloadName), containerDir, inUse(buildID)); err != nil {
-		return "", err
-	}
-	if err := installCopy(src, filepath.Join(dir, libraryName)); err != nil {
+	if err := installCopy(src, libraryPath(libraryDir, library)); err != nil {
 		return "", fmt.Errorf("install library: %w", err)
 	}
 	return buildID, nil
@@ -73,24 +94,26 @@ func openSource(path string) (*os.File, error) {
 	return f, nil
 }
 
-func makeLibraryDir(dir string) error {
+// makePreloadDir makes the directories of a build and of its preload file.
+func makePreloadDir(dir string) error {
 	if err := os.MkdirAll(dir, libraryDirMode); err != nil {
 		return fmt.Errorf("make library directory: %w", err)
 	}
-	if err := os.Chmod(dir, libraryDirMode); err != nil { // whatever the umask
-		return fmt.Errorf("make library directory: %w", err)
+	for _, made := range []string{filepath.Dir(dir), dir} {
+		if err := os.Chmod(made, libraryDirMode); err != nil { // whatever the umask
+			return fmt.Errorf("make library directory: %w", err)
+		}
 	}
 	return nil
 }
 
-func installPreload(path, containerDir string, inUse bool) error {
-	content := preloadContent(containerDir)
-	err := checkPreloadFile(path, content)
-	if err == nil {
-		return nil
+func installPreload(path, containerDir string) error {
+	if err := makePreloadDir(filepath.Dir(path)); err != nil {
+		return err
 	}
-	if current, readErr := os.ReadFile(path); inUse && readErr == nil && len(current) > 0 {
-		return fmt.Errorf("%w; running containers still use it: keep the container directory until they are gone", err)
+	content := preloadContent(containerDir)
+	if checkPreloadFile(path, content) == nil {
+		return nil
 	}
 	if err := replaceable(path); err != nil {
 		return err
@@ -155,7 +178,8 @@ func contentHash(f *os.File) ([]byte, error) {
 }
 
 // SweepLibraries removes the installed builds that keep does not want, and returns their build IDs. Only
-// directories named by a build ID that hold nothing but our files are touched.
+// directories named by a build ID that hold nothing but our files are touched. A build that stays keeps its preload
+// files for every container directory: they are small, and go with it.
 func SweepLibraries(libraryDir string, keep func(buildID string) bool) ([]string, error) {
 	entries, err := os.ReadDir(libraryDir)
 	if err != nil {
@@ -176,20 +200,48 @@ func SweepLibraries(libraryDir string, keep func(buildID string) bool) ([]string
 	return removed, errors.Join(errs...)
 }
 
+// removeBuild removes all files of a build, or none when one is not ours.
 func removeBuild(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
+	paths := []string{dir}
 	for _, entry := range entries {
-		if name := entry.Name(); name != libraryName && name != preloadName && !atomicfile.IsTemp(name) {
-			return fmt.Errorf("leave %s: it holds %s, which is not ours", dir, name)
+		path := filepath.Join(dir, entry.Name())
+		switch {
+		case entry.IsDir() && isPreloadDir(entry.Name()):
+			inside, err := os.ReadDir(path)
+			if err != nil {
+				return err
+			}
+			paths = append(paths, path)
+			for _, file := range inside {
+				if !isOurs(file, preloadName) {
+					return notOurs(path, file)
+				}
+				paths = append(paths, filepath.Join(path, file.Name()))
+			}
+		case isOurs(entry, libraryName):
+			paths = append(paths, path)
+		default:
+			return notOurs(dir, entry)
 		}
 	}
-	for _, entry := range entries {
-		if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil {
+	for _, path := range slices.Backward(paths) { // what is inside first
+		if err := os.Remove(path); err != nil {
 			return err
 		}
 	}
-	return os.Remove(dir)
+	return nil
+}
+
+// isOurs says whether an entry is the installed file of this name, a temporary one, or what a container runtime made
+// in its place.
+func isOurs(entry fs.DirEntry, name string) bool {
+	return entry.Name() == name || atomicfile.IsTemp(entry.Name())
+}
+
+func notOurs(dir string, entry fs.DirEntry) error {
+	return fmt.Errorf("leave %s: it holds %s, which is not ours", dir, entry.Name())
 }

@@ -197,22 +197,24 @@ func TestPrefer(t *testing.T) {
 	}
 }
 
+var anyLibrary = ledger.Library{BuildID: testID, ContainerDir: "/usr/local/vgpud"}
+
 // TestResponseGoldens compares with testdata/allocate; -update rewrites it.
 func TestResponseGoldens(t *testing.T) {
-	rec := ledger.Record{Key: "00112233445566778899aabbccddeeff", Resource: resource, BuildID: testID, Grants: []ledger.Grant{
+	rec := ledger.Record{Key: "00112233445566778899aabbccddeeff", Resource: resource, Library: anyLibrary, Grants: []ledger.Grant{
 		{UUID: uuidA, SliceIDs: []string{uuidA + "::2", uuidA + "::9"}, MemoryLimitBytes: 16 * gib},
 		{UUID: uuidB, SliceIDs: []string{uuidB + "::3"}, MemoryLimitBytes: 8 * gib},
 	}}
 	cfg := Config{ResourceName: resource, KubeletDir: "/var/lib/kubelet", CDIKind: "nvidia.com/gpu",
-		ContainerDir: "/usr/local/vgpud", LibraryDir: "/var/lib/vgpud/lib", PagesDir: "/run/vgpud/pages", BuildID: testID}
-	moved := cfg
-	moved.ContainerDir = "/opt/vgpud"
+		ContainerDir: "/not/what/counts", LibraryDir: "/var/lib/vgpud/lib", PagesDir: "/run/vgpud/pages", BuildID: "ff00ff00"}
+	moved := rec
+	moved.Library.ContainerDir = "/opt/vgpud"
 	for name, c := range map[string]struct {
-		cfg      Config
+		rec      ledger.Record
 		strategy string
-	}{"envvar": {cfg, StrategyEnvvar}, "cdi-cri": {cfg, StrategyCDI}, "container-dir": {moved, StrategyEnvvar}} {
-		c.cfg.Strategy = c.strategy
-		raw, err := protojson.Marshal(Response(rec, c.cfg))
+	}{"envvar": {rec, StrategyEnvvar}, "cdi-cri": {rec, StrategyCDI}, "container-dir": {moved, StrategyEnvvar}} {
+		cfg.Strategy = c.strategy
+		raw, err := protojson.Marshal(Response(c.rec, cfg))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,8 +245,7 @@ func TestResponseGoldens(t *testing.T) {
 
 func TestPreloadFileNamesTheMountPath(t *testing.T) { // C60 b
 	for _, dir := range []string{"/usr/local/vgpud", "/opt/x"} {
-		cfg := Config{ContainerDir: dir, LibraryDir: "/l", PagesDir: "/p"}
-		m := mounts(ledger.Record{Key: "k", BuildID: testID}, cfg)
+		m := mounts(ledger.Record{Key: "k", Library: ledger.Library{BuildID: testID, ContainerDir: dir}}, Config{LibraryDir: "/l", PagesDir: "/p"})
 		if preloadContent(dir) != m[0].GetContainerPath()+"\n" {
 			t.Errorf("preload file names %q, the library is mounted at %q", preloadContent(dir), m[0].GetContainerPath())
 		}

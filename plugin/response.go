@@ -32,7 +32,8 @@ const (
 )
 
 // Response builds what the kubelet keeps and replays for the container's life, so everything it names has to stay
-// valid that long: the library by build ID, the pages by allocation key.
+// valid that long: the library by build ID, the preload file by build ID and container directory, the pages by
+// allocation key.
 func Response(rec ledger.Record, cfg Config) *v1beta1.ContainerAllocateResponse {
 	uuids := make([]string, 0, len(rec.Grants))
 	for _, g := range rec.Grants {
@@ -55,12 +56,11 @@ func Response(rec ledger.Record, cfg Config) *v1beta1.ContainerAllocateResponse 
 
 // mounts lists the four files of an allocation: each is bound by itself, never a directory.
 func mounts(rec ledger.Record, cfg Config) []*v1beta1.Mount {
-	build := filepath.Join(cfg.LibraryDir, rec.BuildID)
 	host := pagesPath(cfg, rec.Key)
-	inside := filepath.Join(cfg.ContainerDir, "alloc", rec.Key)
+	inside := filepath.Join(rec.Library.ContainerDir, "alloc", rec.Key)
 	return []*v1beta1.Mount{
-		{ContainerPath: filepath.Join(cfg.ContainerDir, libraryName), HostPath: filepath.Join(build, libraryName), ReadOnly: true},
-		{ContainerPath: PreloadFile, HostPath: filepath.Join(build, preloadName), ReadOnly: true},
+		{ContainerPath: filepath.Join(rec.Library.ContainerDir, libraryName), HostPath: libraryPath(cfg.LibraryDir, rec.Library), ReadOnly: true},
+		{ContainerPath: PreloadFile, HostPath: preloadPath(cfg.LibraryDir, rec.Library), ReadOnly: true},
 		{ContainerPath: filepath.Join(inside, limitsName), HostPath: filepath.Join(host, limitsName), ReadOnly: true},
 		{ContainerPath: filepath.Join(inside, usageName), HostPath: filepath.Join(host, usageName)},
 	}

@@ -77,7 +77,7 @@ func (s *Server) count(change func(*Status)) {
 
 // prepare checks what has to be right before anything is offered, and brings back pages that a reboot took.
 func (s *Server) prepare() error {
-	if err := CheckLibrary(s.cfg, s.cfg.BuildID); err != nil {
+	if err := CheckLibrary(s.cfg.LibraryDir, s.cfg.library()); err != nil {
 		return fmt.Errorf("offer no slices: %w", err)
 	}
 	s.checkCDI()
@@ -92,7 +92,7 @@ func (s *Server) prepare() error {
 
 // checkNode looks whether new containers could still load the library, and withdraws free slices if not.
 func (s *Server) checkNode() error {
-	err := CheckLibrary(s.cfg, s.cfg.BuildID)
+	err := CheckLibrary(s.cfg.LibraryDir, s.cfg.library())
 	reason := ""
 	if err != nil {
 		reason = ReasonLibrary

@@ -166,7 +166,7 @@ func (n *node) install(id []byte) string {
 	if err := os.WriteFile(source, testELF(n.t, elf.EM_X86_64, id), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	buildID, err := InstallLibrary(source, n.cfg.LibraryDir, n.cfg.ContainerDir, func(string) bool { return false })
+	buildID, err := InstallLibrary(source, n.cfg.LibraryDir, n.cfg.ContainerDir)
 	if err != nil {
 		n.t.Fatal(err)
 	}

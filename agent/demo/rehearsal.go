@@ -31,7 +31,7 @@ type rehearsal struct {
 
 func (r *rehearsal) start(ctx context.Context, kubeletDir string) error {
 	libraries := filepath.Join(r.dir, "library")
-	buildID, err := plugin.InstallLibrary(r.library, libraries, containerDir, func(string) bool { return false })
+	buildID, err := plugin.InstallLibrary(r.library, libraries, containerDir)
 	if err != nil {
 		return fmt.Errorf("install library: %w", err)
 	}

@@ -52,13 +52,20 @@ type Identity struct {
 	Container string `json:"container"`
 }
 
+// Library names the files of libvgpu that an allocation's response named. They stay the allocation's own for its life,
+// whatever the agent is told later.
+type Library struct {
+	BuildID      string `json:"buildID"`
+	ContainerDir string `json:"containerDir"` // where the library and the pages appear in the container
+}
+
 // Record is one allocation: the slices that one container holds. Grants are sorted by UUID. Records that the
 // ledger hands out are copies.
 type Record struct {
 	Version   int       `json:"version"`
 	Key       string    `json:"key"`
 	Resource  string    `json:"resource"`
-	BuildID   string    `json:"buildID"` // build of libvgpu that the response named
+	Library   Library   `json:"library"`
 	CreatedAt time.Time `json:"createdAt"`
 	Grants    []Grant   `json:"grants"`
 	Pod       *Identity `json:"pod,omitempty"` // nil until identified
@@ -96,6 +103,9 @@ func (r Record) validate() error {
 	}
 	if r.Resource == "" || len(r.Grants) == 0 {
 		return errors.New("no resource or no grants")
+	}
+	if r.Library.BuildID == "" || r.Library.ContainerDir == "" {
+		return errors.New("no build ID or no container directory")
 	}
 	seen := map[string]bool{}
 	for _, g := range r.Grants {
