@@ -19,14 +19,14 @@ const (
 	histogram kind = "histogram"
 )
 
-// row describes one metric. To add one: a row here, and `make docs` for docs/metrics.md. Every row
-// with no labels, and every label set that is known at start, has a sample from the first write on.
+// row describes one metric. To add one: a row here, and `make docs` for docs/metrics.md. Every row with no labels,
+// and every label set that is known at start, has a sample from the first write on.
 type row struct {
 	name    string
 	kind    kind
 	help    string
 	labels  []string
-	samples func(View) []sample // nil for the histogram
+	samples func(View) []sample // nil: the histogram, which is of View.Plugin.Allocate
 }
 
 // sample is one series: the values of the row's labels, in their order, and the value.
@@ -38,7 +38,8 @@ type sample struct {
 // sliceLabels are the labels of every metric of what a container holds of one GPU.
 var sliceLabels = []string{"allocation", "gpu_uuid", "namespace", "pod", "container"}
 
-// catalogue is every metric of vgpud.prom, in the order of the documentation.
+// catalogue is every metric of vgpud.prom, in the order of the documentation. The row of dropped series is the last
+// one: it counts what was left out of those before it.
 func catalogue() []row {
 	return slices.Concat(sliceRows(), gpuRows(), agentRows())
 }
@@ -56,7 +57,7 @@ func sliceRows() []row {
 		{"vgpud_slice_info", gauge, "Which slices an allocation holds; always 1.",
 			slices.Concat([]string{"slice"}, sliceLabels), sliceInfo},
 		{"vgpud_allocation_verdict", gauge,
-			"1 while the verdict stands: tampered (usage page changed by the container), over_limit (holds more than granted).",
+			"1 while the verdict stands: tampered (usage page changed by the container), missing (a page is not there), over_limit (holds more than granted).",
 			[]string{"allocation", "verdict", "namespace", "pod", "container"}, verdicts},
 		{"vgpud_tampered_pages_total", counter, "How often a usage page was found changed by its container and restored.",
 			nil, single(func(view View) float64 { return float64(view.TamperedTotal) })},
@@ -97,17 +98,18 @@ func agentRows() []row {
 			}},
 		{"vgpud_start_refusals_total", counter, "Container starts that were refused because a file that the container needs was not right.", nil,
 			single(func(view View) float64 { return float64(view.Plugin.StartRefusals) })},
-		{allocateDuration, histogram, "How long Allocate took to answer.", nil, nil},
+		{"vgpud_allocate_duration_seconds", histogram, "How long Allocate took to answer.", nil, nil},
 		{"vgpud_source_up", gauge, "1 when the source answered in the last tick. A source that this agent runs without has no series.", []string{"source"}, sourcesUp},
 		{"vgpud_textfile_write_errors_total", counter, "Writes of this file that failed; the older file stayed in place.", nil,
 			single(func(view View) float64 { return float64(view.WriteErrors) })},
-		{"vgpud_dropped_series", gauge, "Series left out of this file because another one had the same labels.", nil, nil},
 		{"vgpud_build_info", gauge, "Versions of the agent and of the library that it hands out; always 1.", []string{"version", "revision", "goversion", "library_build_id"},
 			func(view View) []sample {
 				return []sample{{[]string{view.Build.Version, view.Build.Revision, view.Build.GoVersion, view.Build.LibraryBuildID}, 1}}
 			}},
 		{"vgpud_last_tick_timestamp_seconds", gauge, "When the observations of this file were made.", nil,
 			single(func(view View) float64 { return float64(view.Snapshot.At.UnixNano()) / 1e9 })},
+		{"vgpud_dropped_series", gauge, "Series left out of this file because another one had the same labels.", nil,
+			single(func(view View) float64 { return float64(view.DroppedSeries) })},
 	}
 }
 
@@ -177,6 +179,7 @@ func verdicts(view View) []sample {
 		owner := ownerLabels(owners[verdict.Key])
 		samples = append(samples,
 			sample{append([]string{verdict.Key, "tampered"}, owner...), truth(verdict.Tampered)},
+			sample{append([]string{verdict.Key, "missing"}, owner...), truth(verdict.Missing)},
 			sample{append([]string{verdict.Key, "over_limit"}, owner...), truth(verdict.OverLimit)})
 	}
 	return samples

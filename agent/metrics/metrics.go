@@ -21,6 +21,7 @@ type View struct {
 	Plugin        Plugin
 	Build         Build
 	WriteErrors   uint64 // set by Textfile
+	DroppedSeries int    // set while the file is rendered
 }
 
 // SliceCounts says what becomes of the slices of one GPU; the three add up to all of them.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Tests of the text: golden file, the official parser and linter, hostile labels (C48), documentation.
+// Tests of the text: golden file, the official parser and linter, hostile labels, documentation.
 
 package metrics
 
@@ -50,7 +50,7 @@ func exampleView() View {
 		},
 		Decisions: decide.Decisions{
 			GPUs:        []decide.GPUVerdict{{UUID: "GPU-a", Healthy: true, Reason: "ok"}, {UUID: "GPU-b", Reason: "gpu-lost"}},
-			Allocations: []decide.AllocationVerdict{{Key: "k1", OverLimit: true}, {Key: "k2", Tampered: true}},
+			Allocations: []decide.AllocationVerdict{{Key: "k1", OverLimit: true}, {Key: "k2", Tampered: true}, {Key: "k3", Missing: true}},
 		},
 		TamperedTotal: 3,
 		Slices:        []SliceCounts{{GPUUUID: "GPU-a", Free: 8, Allocated: 2}, {GPUUUID: "GPU-b", Allocated: 1, Withdrawn: 9}},
@@ -134,7 +134,7 @@ func TestEmptyViewIsComplete(t *testing.T) {
 	}
 }
 
-// C48: whatever a driver, a pod or a page calls itself, the file stays readable and says it as well as can be.
+// Whatever a driver, a pod or a page calls itself, the file stays readable and says it as well as can be.
 func TestHostileLabels(t *testing.T) {
 	for _, test := range []struct{ name, label, want string }{
 		{"quotes and backslashes", `Foo "2.5" HDD C:\dir\`, `Foo "2.5" HDD C:\dir\`},
@@ -176,9 +176,10 @@ func checkLabel(t *testing.T, family *dto.MetricFamily, label, want string) {
 	t.Errorf("no series of %s has %s=%q", family.GetName(), label, want)
 }
 
-// Two names that are the same once they are text must not make the file invalid.
+// Two names that are the same once they are text must not make the file invalid. Each is counted, in whatever row.
 func TestCollidingLabelsAreDroppedAndCounted(t *testing.T) {
 	view := exampleView()
+	view.Snapshot.Sources = []monitor.SourceStatus{{Name: "one\x00a"}, {Name: "one\x00b"}}
 	view.Snapshot.Allocations[0].Key = "same\x00one"
 	view.Snapshot.Allocations[1].Key = "same\x00two"
 	for i := range view.Snapshot.Allocations {
@@ -193,8 +194,8 @@ func TestCollidingLabelsAreDroppedAndCounted(t *testing.T) {
 	if got := len(families["vgpud_slice_memory_limit_bytes"].GetMetric()); got != 1 {
 		t.Errorf("%d series of the limit, want 1", got)
 	}
-	if got := families[droppedSeries].GetMetric()[0].GetGauge().GetValue(); got != 1 {
-		t.Errorf("%s is %v, want 1", droppedSeries, got)
+	if got := families["vgpud_dropped_series"].GetMetric()[0].GetGauge().GetValue(); got != 2 {
+		t.Errorf("%v series dropped, want 2: one of the limit, one of the sources", got)
 	}
 }
 

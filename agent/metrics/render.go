@@ -13,12 +13,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// allocateDuration is the one metric that is a histogram.
-const allocateDuration = "vgpud_allocate_duration_seconds"
-
-// droppedSeries counts what the collector below left out; its row has no function of its own.
-const droppedSeries = "vgpud_dropped_series"
-
 // maxLabelBytes bounds a label value; Kubernetes' longest name has 253 bytes.
 const maxLabelBytes = 256
 
@@ -56,35 +50,28 @@ func (c collector) Describe(descriptions chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. A series whose labels are those of an earlier one is dropped and
 // counted, so that it cannot make the file invalid.
 func (c collector) Collect(metrics chan<- prometheus.Metric) {
-	dropped := 0
+	view := c.view
 	for _, row := range catalogue() {
 		desc := row.desc()
-		if row.name == allocateDuration {
-			durations := c.view.Plugin.Allocate
+		if row.kind == histogram {
+			durations := view.Plugin.Allocate
 			metrics <- prometheus.MustNewConstHistogram(desc, durations.Count, durations.SumSeconds, durations.Buckets)
-		}
-		if row.samples == nil {
 			continue
 		}
+		valueType := prometheus.GaugeValue
+		if row.kind == counter {
+			valueType = prometheus.CounterValue
+		}
 		seen := map[string]bool{}
-		for _, sample := range row.samples(c.view) {
+		for _, sample := range row.samples(view) {
 			labels := cleanLabels(sample.labels)
 			identity := strings.Join(labels, "\x00")
 			if seen[identity] {
-				dropped++
+				view.DroppedSeries++
 				continue
 			}
 			seen[identity] = true
-			valueType := prometheus.GaugeValue
-			if row.kind == counter {
-				valueType = prometheus.CounterValue
-			}
 			metrics <- prometheus.MustNewConstMetric(desc, valueType, sample.value, labels...)
-		}
-	}
-	for _, row := range catalogue() {
-		if row.name == droppedSeries {
-			metrics <- prometheus.MustNewConstMetric(row.desc(), prometheus.GaugeValue, float64(dropped))
 		}
 	}
 }

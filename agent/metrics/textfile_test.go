@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Tests of the file: whole or not at all (C47), readable by others and safe among others (C50).
+// Tests of the file: whole or not at all, readable by others and safe among others.
 
 package metrics
 
@@ -33,7 +33,7 @@ func manyContainers(used uint64) View {
 	return view
 }
 
-// C47: each of many reads during many writes parses, is complete and is of one tick; nothing else that ends in
+// Each of many reads during many writes parses, is complete and is of one tick; nothing else that ends in
 // .prom is ever there.
 func TestReadersSeeWholeFiles(t *testing.T) {
 	const reads = 60
@@ -92,7 +92,7 @@ func readOnce(t *testing.T, directory string) float64 {
 	return series[0].GetGauge().GetValue()
 }
 
-// C47: on a full disk the old file stays whole, and the counter shows that later.
+// On a full disk the old file stays whole, and the counter shows that later.
 func TestFullDisk(t *testing.T) {
 	require.Root(t)
 	directory := t.TempDir()
@@ -127,7 +127,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// C50: others can read the file in every umask and in every kind of directory.
+// Others can read the file in every umask and in every kind of directory.
 func TestModeInEveryUmask(t *testing.T) {
 	for _, umask := range []int{0o000, 0o022, 0o077, 0o777} {
 		for _, mode := range []fs.FileMode{0o755, 0o775, 0o777 | fs.ModeSticky} {
@@ -152,7 +152,7 @@ func TestModeInEveryUmask(t *testing.T) {
 	}
 }
 
-// C50: what somebody planted under the file's name is replaced, not followed and not opened.
+// What somebody planted under the file's name is replaced, not followed and not opened.
 func TestPlantedLinkAndFifo(t *testing.T) {
 	victim := filepath.Join(t.TempDir(), "victim")
 	if err := os.WriteFile(victim, []byte("secret"), 0o600); err != nil {
@@ -197,7 +197,7 @@ func TestPlantedLinkAndFifo(t *testing.T) {
 	}
 }
 
-// C50: a directory that is missing or cannot be written is an error with its path, and nothing worse.
+// A directory that is missing or cannot be written is an error with its path, and nothing worse.
 func TestMissingAndReadOnlyDirectory(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "absent")
 	if err := NewTextfile(missing).Write(exampleView()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) {
