@@ -63,7 +63,7 @@ func TestWholeAgent(t *testing.T) {
 	if text := n.prom(); !strings.Contains(text, "vgpud_allocate_duration_seconds_count 1\n") || !strings.Contains(text, `vgpud_allocate_duration_seconds_bucket{le="5"} 1`) {
 		t.Errorf("the histogram of Allocate lacks the call:\n%s", text)
 	}
-	for _, name := range []string{monitor.SourceNVML, monitor.SourceKubelet, monitor.SourcePodResources, monitor.SourcePages, monitor.SourceProcs} {
+	for _, name := range []string{monitor.SourceNVML, monitor.SourceKubelet, monitor.SourcePodResources, monitor.SourcePods, monitor.SourcePages, monitor.SourceProcs} {
 		agent.shows(1, "vgpud_source_up", "source="+name)
 	}
 

@@ -145,7 +145,8 @@ func (a *app) restoreMissing(key string) error {
 
 func (a *app) identify(allocation monitor.Allocation) error {
 	err := a.books.Identify(allocation.Key, ledger.Identity{PodUID: allocation.Owner.PodUID,
-		Namespace: allocation.Owner.Namespace, Pod: allocation.Owner.Pod, Container: allocation.Owner.Container})
+		Namespace: allocation.Owner.Namespace, Pod: allocation.Owner.Pod, Container: allocation.Owner.Container,
+		Seen: allocation.PodSeen})
 	if errors.Is(err, ledger.ErrUnknownKey) {
 		return nil // given up since the snapshot
 	}

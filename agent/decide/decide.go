@@ -22,15 +22,14 @@ type Policy struct {
 	// ReleaseAge is the age before which no allocation is released: the kubelet writes its record
 	// only after Allocate has answered.
 	ReleaseAge time.Duration
-	// ReleaseAfter is how many ticks in a row the kubelet's record must be without an allocation
-	// before it is released.
+	// ReleaseAfter is how many ticks in a row an allocation must be lost before it is released.
 	ReleaseAfter int
 }
 
 // State is what has to be remembered between ticks. The zero value is the start.
 type State struct {
 	GPUs   map[string]GPUState
-	Absent map[string]int // ticks in a row without a trace, by allocation key
+	Absent map[string]int // ticks in a row in which an allocation was lost, by its key
 	// TamperedTotal counts how often a page was found changed by its container.
 	TamperedTotal uint64
 }

@@ -119,6 +119,10 @@ func parseAllocation(t *testing.T, words []string) monitor.Allocation {
 			allocation.Age = time.Duration(number(t, value)) * time.Second
 		case "absent":
 			allocation.Absent = true
+		case "directory":
+			allocation.PodDirectory = monitor.Presence(value)
+		case "seen":
+			allocation.PodSeen = true
 		case "pod":
 			allocation.Owner = monitor.Owner{PodUID: value}
 		case "processes":

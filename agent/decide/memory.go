@@ -22,9 +22,9 @@ type AllocationVerdict struct {
 	Reason string
 }
 
-// judgeAllocations looks at each allocation. Release needs all of: the kubelet's record was read and is
-// without it for Policy.ReleaseAfter ticks in a row, it is older than Policy.ReleaseAge, and no process
-// of its pod is known to run.
+// judgeAllocations looks at each allocation. Release needs all of: it is lost (see lost) for Policy.ReleaseAfter ticks
+// in a row in which the kubelet's record was read, it is older than Policy.ReleaseAge, and no process of its pod is
+// known to run.
 func judgeAllocations(snapshot *monitor.Snapshot, policy Policy, absent map[string]int) (
 	[]AllocationVerdict, map[string]int) {
 	next := map[string]int{}
@@ -33,23 +33,37 @@ func judgeAllocations(snapshot *monitor.Snapshot, policy Policy, absent map[stri
 	for _, allocation := range snapshot.Allocations {
 		verdict := AllocationVerdict{Key: allocation.Key}
 		judgePages(allocation, &verdict)
+		reason := lost(allocation)
 		switch {
 		case !kubeletUp:
 			// Nothing was learnt: neither a trace nor its absence.
 			if ticks := absent[allocation.Key]; ticks > 0 {
 				next[allocation.Key] = ticks
 			}
-		case allocation.Absent:
+		case reason != "":
 			next[allocation.Key] = absent[allocation.Key] + 1
 		}
-		if kubeletUp && next[allocation.Key] >= policy.ReleaseAfter && allocation.Age > policy.ReleaseAge &&
-			!mayRun(snapshot, allocation) {
-			verdict.Release = true
-			verdict.Reason = "the kubelet no longer holds it"
+		if kubeletUp && reason != "" && next[allocation.Key] >= policy.ReleaseAfter &&
+			allocation.Age > policy.ReleaseAge && !mayRun(snapshot, allocation) {
+			verdict.Release, verdict.Reason = true, reason
 		}
 		verdicts = append(verdicts, verdict)
 	}
 	return verdicts, next
+}
+
+// lost says why nobody seems to hold an allocation, or nothing. The kubelet's record forgets a pod that has ended only
+// at its next allocation; so a pod counts as gone, too, when its directory is gone that was there before and none of
+// its processes runs. A pod that waits for its network has no directory yet, one that waits to be started again has it.
+func lost(allocation monitor.Allocation) string {
+	switch {
+	case allocation.Absent:
+		return "the kubelet no longer holds it"
+	case allocation.PodSeen && allocation.PodDirectory == monitor.NotPresent && allocation.PodProcesses == 0:
+		return "its pod is gone"
+	default:
+		return ""
+	}
 }
 
 // mayRun says whether processes of the allocation's pod run, or may run because nobody can tell at present.

@@ -25,9 +25,11 @@ const (
 	SourceKubelet = "kubelet"
 	// SourcePodResources is the part of the kubelet that knows the names of pods.
 	SourcePodResources = "podresources"
+	// SourcePods is the part of the kubelet's directory that shows which pods there are.
+	SourcePods = "pods"
 )
 
-// errNotAsked is the state of pod-resources while it is not known what to ask for.
+// errNotAsked is the state of the kubelet's other parts while it is not known what to ask for.
 var errNotAsked = errors.New("not asked: the kubelet's record cannot be read")
 
 // Sources are what a snapshot is made of. A nil source is absent.
@@ -131,6 +133,7 @@ func newAllocation(record source.Allocation, now time.Time) Allocation {
 	allocation := Allocation{
 		Key: record.Key, Owner: record.Owner, Age: max(0, now.Sub(record.CreatedAt)),
 		Pages: source.PagesUnknown, Reason: "pages not read", PodProcesses: -1,
+		PodSeen: record.PodSeen,
 	}
 	for _, grant := range record.Grants {
 		at := slices.IndexFunc(allocation.GPUs, func(share Share) bool { return share.GPUUUID == grant.GPUUUID })
@@ -195,15 +198,18 @@ func (c *collector) readKubelet(ctx context.Context) {
 	if c.sources.Kubelet == nil {
 		c.note(SourceKubelet, false, nil)
 		c.note(SourcePodResources, false, nil)
+		c.note(SourcePods, false, nil)
 		return
 	}
 	holders, err := c.sources.Kubelet.Holders(ctx)
 	c.note(SourceKubelet, true, err)
 	if err != nil {
 		c.note(SourcePodResources, true, errNotAsked)
+		c.note(SourcePods, true, errNotAsked)
 		return
 	}
 	c.note(SourcePodResources, true, holders.NamesError)
+	c.note(SourcePods, true, holders.PodsError)
 	owners := make(map[string]source.Owner, len(holders.List))
 	for _, holder := range holders.List {
 		owners[holder.Key] = holder.Owner
@@ -213,8 +219,20 @@ func (c *collector) readKubelet(ctx context.Context) {
 		owner, held := owners[allocation.Key]
 		allocation.Absent = !held
 		if held {
+			allocation.PodSeen = allocation.PodSeen && owner.PodUID == allocation.Owner.PodUID
 			allocation.Owner = merge(allocation.Owner, owner)
 		}
+		if holders.PodsError == nil && allocation.Owner.Known() {
+			allocation.lookForPod(holders.Pods)
+		}
+	}
+}
+
+// lookForPod notes whether the allocation's pod is among those that the kubelet keeps on disk.
+func (a *Allocation) lookForPod(pods map[string]bool) {
+	a.PodDirectory = NotPresent
+	if pods[a.Owner.PodUID] {
+		a.PodDirectory, a.PodSeen = Present, true
 	}
 }
 
@@ -280,7 +298,8 @@ func (c *collector) readProcs() {
 	err := c.leaveOutEnded()
 	for i := range c.snapshot.Allocations {
 		allocation := &c.snapshot.Allocations[i]
-		if !allocation.Absent || !allocation.Owner.Known() || err != nil {
+		seemsGone := allocation.Absent || allocation.PodDirectory == NotPresent
+		if !seemsGone || !allocation.Owner.Known() || err != nil {
 			continue
 		}
 		if pods == nil {

@@ -33,6 +33,7 @@ func example() (Sources, *fake.GPUs, *fake.Ledger, *fake.Pages, *fake.Procs, *fa
 	procs := &fake.Procs{Running: map[string]int{"uid-1": 1}}
 	kubelet := &fake.Kubelet{}
 	kubelet.Set(source.Holder{Key: "k1", Owner: source.Owner{PodUID: "uid-1", Namespace: "md", Pod: "p", Container: "c"}})
+	kubelet.SetPods("uid-1", "uid-other")
 	return Sources{gpus, ledger, pages, procs, kubelet}, gpus, ledger, pages, procs, kubelet
 }
 
@@ -41,12 +42,12 @@ func TestMerge(t *testing.T) {
 	snapshot := Collect(t.Context(), sources, start)
 	want := &Snapshot{At: start,
 		Sources: []SourceStatus{{Name: "nvml", Up: true}, {Name: "ledger", Up: true}, {Name: "pages", Up: true},
-			{Name: "kubelet", Up: true}, {Name: "podresources", Up: true}, {Name: "procs", Up: true}},
+			{Name: "kubelet", Up: true}, {Name: "podresources", Up: true}, {Name: "pods", Up: true}, {Name: "procs", Up: true}},
 		GPUs: []GPU{
 			{UUID: "GPU-a", TotalBytes: 1000, UsableBytes: 900, HeldBytes: 100, Health: GPUReadable},
 			{UUID: "GPU-b", Index: 1, TotalBytes: 1000, Health: GPUReadable}},
 		Allocations: []Allocation{{Key: "k1", Age: time.Minute, Pages: PagesReadable,
-			Owner: Owner{PodUID: "uid-1", Namespace: "md", Pod: "p", Container: "c"}, PodProcesses: -1,
+			Owner: Owner{PodUID: "uid-1", Namespace: "md", Pod: "p", Container: "c"}, PodProcesses: -1, PodDirectory: Present, PodSeen: true,
 			GPUs: []Share{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0"}, LimitBytes: 100, UsedBytes: 5, Measured: true},
 				{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::0", "GPU-b::1"}, LimitBytes: 200, UsedBytes: 7, Allocations: 3, Refusals: 1, Measured: true}}}},
 	}
@@ -146,6 +147,38 @@ func TestAbsentHolder(t *testing.T) {
 	snapshot := Collect(t.Context(), sources, start)
 	if snapshot.Allocations[0].PodProcesses != -1 || !snapshot.SourceDown(SourceProcs) {
 		t.Errorf("an unreadable process table: %+v", snapshot.Allocations[0])
+	}
+}
+
+// A pod without a directory is not simply gone: it may never have had one, and processes of it may run.
+func TestPodWithoutDirectory(t *testing.T) {
+	sources, _, ledger, _, procs, kubelet := example()
+	look := func() Allocation { return Collect(t.Context(), sources, start).Allocations[0] }
+	kubelet.SetPods("uid-other")
+	if got := look(); got.PodDirectory != NotPresent || got.PodSeen || got.PodProcesses != 1 {
+		t.Errorf("a pod that had no directory yet: %+v", got)
+	}
+	ledger.Records[0].PodSeen, ledger.Records[0].Owner = true, source.Owner{PodUID: "uid-1"}
+	procs.Running = nil
+	if got := look(); got.PodDirectory != NotPresent || !got.PodSeen || got.PodProcesses != 0 || got.Absent {
+		t.Errorf("a pod that is gone: %+v", got)
+	}
+	procs.Err = errors.New("broken")
+	if got := look(); got.PodProcesses != -1 {
+		t.Errorf("an unreadable process table: %+v", got)
+	}
+	kubelet.FailPods(errors.New("broken"))
+	snapshot := Collect(t.Context(), sources, start)
+	if got := snapshot.Allocations[0]; got.PodDirectory != PresenceUnknown || !got.PodSeen || got.PodProcesses != -1 {
+		t.Errorf("pods that cannot be listed: %+v", got)
+	}
+	if !snapshot.SourceDown(SourcePods) || !snapshot.SourceUp(SourceKubelet) {
+		t.Errorf("%+v", snapshot.Sources)
+	}
+	kubelet.SetPods()
+	kubelet.Set(source.Holder{Key: "k1", Owner: source.Owner{PodUID: "uid-2"}})
+	if got := look(); got.PodSeen {
+		t.Errorf("another pod was said to have been seen: %+v", got)
 	}
 }
 

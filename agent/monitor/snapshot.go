@@ -77,10 +77,24 @@ type Allocation struct {
 
 	// Absent is true when the kubelet's record was read and does not hold the allocation.
 	Absent bool
+	// PodDirectory says whether the kubelet keeps its pod on disk; unknown as long as the pod is.
+	PodDirectory Presence
+	// PodSeen: the pod's directory is there, or was in an earlier tick, also of an agent before this one.
+	PodSeen bool
 	// PodProcesses counts the processes of its pod that still run; -1 when that is not known. It is looked
-	// up only for absent allocations.
+	// up only for allocations that are absent or whose pod has no directory.
 	PodProcesses int
 }
+
+// Presence says whether something is there.
+type Presence string
+
+// The answers.
+const (
+	PresenceUnknown Presence = ""
+	Present         Presence = "present"
+	NotPresent      Presence = "absent"
+)
 
 // Share is what an allocation holds and uses of one GPU.
 type Share struct {

@@ -49,6 +49,7 @@ type Allocation struct {
 	CreatedAt time.Time
 	Grants    []Grant
 	Owner     Owner // zero until the container is known
+	PodSeen   bool  // the owner's pod has had a directory at the kubelet
 }
 
 // Owner is the container that holds an allocation. Namespace and Pod may be empty although the pod's UID is known.
@@ -133,9 +134,14 @@ type Holder struct {
 	Owner Owner
 }
 
-// Holders is what the kubelet's record says.
+// Holders is what the kubelet says: its record, and which pods it keeps on disk.
 type Holders struct {
 	List []Holder
+	// Pods has the UID of every pod that has a directory at the kubelet: from shortly after its admission until it has
+	// been deleted and none of its containers and volumes is left.
+	Pods map[string]bool
+	// PodsError says why Pods is not known; nothing may then be concluded from a pod's absence.
+	PodsError error
 	// NamesError says why namespaces and names of pods could not be learnt; those known before stay known.
 	NamesError error
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
@@ -156,7 +157,13 @@ func (k *Kubelet) AllocateIDs(ctx context.Context, pod Pod, container Container,
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.recordLocked(a, container.Kind)
-	return a, k.writeCheckpointLocked()
+	if err := k.writeCheckpointLocked(); err != nil {
+		return a, err
+	}
+	if err := os.MkdirAll(k.podDir(pod.UID), 0o750); err != nil {
+		return a, fmt.Errorf("make pod directory: %w", err)
+	}
+	return a, nil
 }
 
 // recordLocked keeps an answer and updates what the pod may hand on.
@@ -215,12 +222,13 @@ func (k *Kubelet) PreStart(ctx context.Context, resourceName string, ids []strin
 	return nil
 }
 
-// RemovePod forgets a pod and frees its devices. The plugin is not told: there is no such call.
+// RemovePod forgets a pod, frees its devices and removes its directory. The plugin is not told: there is no such call.
+// The checkpoint names the pod until it is written for another reason, as the real one's does.
 func (k *Kubelet) RemovePod(uid string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.pods, uid)
-	return k.writeCheckpointLocked()
+	return os.RemoveAll(k.podDir(uid))
 }
 
 // Allocations returns what a pod holds, in the order of allocation; of all pods when uid is empty.

@@ -17,7 +17,8 @@
 //
 // What it keeps from the real one, where plugins have been hurt by it: sockets in its directory are removed when
 // it starts; a stream's end makes all devices of the resource unhealthy and is never followed by a redial; an
-// answer is cached and used again at every container start; ordinary init containers hand their devices on.
+// answer is cached and used again at every container start; ordinary init containers hand their devices on; a pod that
+// has ended stays in the checkpoint until the next allocation.
 package kubelettest
 
 import (
@@ -114,6 +115,9 @@ func Start(dir string, opts Options) (*Kubelet, error) {
 // PluginDir is the directory of the device plugin sockets.
 func (k *Kubelet) PluginDir() string { return filepath.Join(k.dir, "device-plugins") }
 
+// podDir is the directory of one pod, or of all.
+func (k *Kubelet) podDir(uid string) string { return filepath.Join(k.dir, "pods", uid) }
+
 // SocketPath is where plugins register.
 func (k *Kubelet) SocketPath() string { return filepath.Join(k.PluginDir(), "kubelet.sock") }
 
@@ -127,6 +131,9 @@ func (k *Kubelet) PodResourcesPath() string {
 func (k *Kubelet) Resume() error {
 	if err := os.MkdirAll(k.PluginDir(), 0o750); err != nil {
 		return fmt.Errorf("make plugin directory: %w", err)
+	}
+	if err := os.MkdirAll(k.podDir(""), 0o750); err != nil {
+		return fmt.Errorf("make pods directory: %w", err)
 	}
 	if err := removeSockets(k.PluginDir()); err != nil {
 		return fmt.Errorf("clean plugin directory: %w", err)

@@ -270,10 +270,15 @@ func TestCheckpointAndPodResources(t *testing.T) {
 		t.Fatal(err)
 	}
 	read()
-	if len(file.Data.PodDeviceEntries) != 0 {
-		t.Errorf("after the pod's end: %+v", file.Data.PodDeviceEntries)
+	if len(file.Data.PodDeviceEntries) != 1 || file.Data.PodDeviceEntries[0].PodUID != "uid-1" {
+		t.Errorf("right after the pod's end: %+v", file.Data.PodDeviceEntries)
 	}
+	pod.UID = "uid-2"
 	if _, err := k.Allocate(t.Context(), pod, Container{Name: "c"}, resourceName, 4); err != nil {
 		t.Errorf("the devices were not freed: %v", err)
+	}
+	read()
+	if len(file.Data.PodDeviceEntries) != 1 || file.Data.PodDeviceEntries[0].PodUID != "uid-2" {
+		t.Errorf("after the next allocation: %+v", file.Data.PodDeviceEntries)
 	}
 }

@@ -50,6 +50,8 @@ type Identity struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
+	// Seen: the pod has had a directory at the kubelet, so that its absence means that the pod is gone.
+	Seen bool `json:"seen"`
 }
 
 // Library names the files of libvgpu that an allocation's response named. They stay the allocation's own for its life,

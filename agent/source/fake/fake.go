@@ -95,6 +95,8 @@ func (p *Procs) Gone([]source.ProcessID) (map[source.ProcessID]bool, error) { re
 type Kubelet struct {
 	mu      sync.Mutex
 	holders []source.Holder
+	pods    map[string]bool
+	podsErr error
 	err     error
 }
 
@@ -112,9 +114,26 @@ func (k *Kubelet) Fail(err error) {
 	k.err = err
 }
 
+// SetPods replaces the pods that have a directory and clears the error of FailPods.
+func (k *Kubelet) SetPods(uids ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pods, k.podsErr = map[string]bool{}, nil
+	for _, uid := range uids {
+		k.pods[uid] = true
+	}
+}
+
+// FailPods makes the pods unknown until the next SetPods.
+func (k *Kubelet) FailPods(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pods, k.podsErr = nil, err
+}
+
 // Holders implements source.Kubelet.
 func (k *Kubelet) Holders(context.Context) (source.Holders, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return source.Holders{List: slices.Clone(k.holders)}, k.err
+	return source.Holders{List: slices.Clone(k.holders), Pods: maps.Clone(k.pods), PodsError: k.podsErr}, k.err
 }

@@ -4,6 +4,9 @@
 // Package kubelet learns which container holds an allocation, exactly and afterwards: the kubelet's checkpoint holds
 // our own response to Allocate, hence the allocation key, next to pod UID and container name (init containers too);
 // the pod-resources API adds namespace and name of the pod. Nothing is guessed from sizes, order or annotations.
+//
+// The checkpoint remembers pods that have ended until the kubelet's next allocation. That a pod is gone is seen by its
+// directory, which the kubelet removes last.
 package kubelet
 
 import (
@@ -34,6 +37,7 @@ const AllocationVariable = "VGPUD_ALLOCATION"
 const (
 	checkpointPath = "device-plugins/kubelet_internal_checkpoint"
 	socketPath     = "pod-resources/kubelet.sock"
+	podsPath       = "pods"
 
 	maxCheckpointBytes = 64 << 20
 	maxMessageBytes    = 16 << 20 // what the kubelet's own helper allows
@@ -89,12 +93,31 @@ func (r *Reader) Holders(ctx context.Context) (source.Holders, error) {
 	}
 	var holders source.Holders
 	holders.NamesError = r.learnNames(ctx, entries, text)
+	holders.Pods, holders.PodsError = r.pods()
 	for _, entry := range entries {
 		name := r.names[entry.podUID]
 		holders.List = append(holders.List, source.Holder{Key: entry.key, Owner: source.Owner{
 			PodUID: entry.podUID, Namespace: name.Namespace, Pod: name.Pod, Container: entry.container}})
 	}
 	return holders, nil
+}
+
+// pods lists the pods that have a directory.
+func (r *Reader) pods() (map[string]bool, error) {
+	directory, err := os.Open(filepath.Join(r.directory, podsPath))
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet's pods: %w", err)
+	}
+	defer directory.Close()
+	names, err := directory.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet's pods: %w", err)
+	}
+	pods := make(map[string]bool, len(names))
+	for _, name := range names {
+		pods[name] = true
+	}
+	return pods, nil
 }
 
 func (r *Reader) readCheckpoint() ([]byte, error) {

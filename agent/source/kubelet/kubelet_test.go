@@ -182,6 +182,36 @@ func TestHandOverBetweenReads(t *testing.T) {
 	}
 }
 
+// Which pods are on disk is known, or known to be unknown.
+func TestPodDirectories(t *testing.T) {
+	directory := t.TempDir()
+	writeCheckpoint(t, directory)
+	reader := New(directory, resource)
+	defer reader.Close()
+	if got := holders(t, reader); !errors.Is(got.PodsError, fs.ErrNotExist) || got.Pods != nil {
+		t.Errorf("no directory of pods: %+v", got)
+	}
+	pods := filepath.Join(directory, podsPath)
+	if err := os.WriteFile(pods, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := holders(t, reader); got.PodsError == nil || got.Pods != nil {
+		t.Errorf("a file in the place of the directory: %+v", got)
+	}
+	if err := errors.Join(os.Remove(pods), os.Mkdir(pods, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if got := holders(t, reader); got.PodsError != nil || len(got.Pods) != 0 {
+		t.Errorf("no pod: %+v", got)
+	}
+	if err := os.Mkdir(filepath.Join(pods, "uid-1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := holders(t, reader); got.PodsError != nil || !got.Pods["uid-1"] || len(got.Pods) != 1 {
+		t.Errorf("one pod: %+v", got)
+	}
+}
+
 func TestUnreadableCheckpoint(t *testing.T) {
 	directory := t.TempDir()
 	reader := New(directory, resource)

@@ -28,6 +28,7 @@ func (r Reader) Allocations() ([]source.Allocation, error) {
 		}
 		if pod := record.Pod; pod != nil {
 			allocation.Owner = source.Owner{PodUID: pod.PodUID, Namespace: pod.Namespace, Pod: pod.Pod, Container: pod.Container}
+			allocation.PodSeen = pod.Seen
 		}
 		allocations = append(allocations, allocation)
 	}
