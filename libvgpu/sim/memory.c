@@ -77,6 +77,7 @@ CUresult gs_memory_free(CUdeviceptr pointer) {
   struct gs_block block;
   if (!gs_arena_free(pointer, FREEABLE, &block)) return CUDA_ERROR_INVALID_VALUE;
   give_back(&block);
+  if (block.kind == GS_BLOCK_POOL) gs_pool_trim_device(block.device); /* this free waits for the device */
   return CUDA_SUCCESS;
 }
 

@@ -2,7 +2,8 @@
  * Copyright The vgpud Authors
  *
  * pool.c - stream-ordered memory. A pool takes memory of the card in steps of 2 MiB, keeps what is freed to it, and
- * at a synchronisation gives back what it keeps beyond its release threshold (0 by default).
+ * at a synchronisation, and at a cuMemFree of its memory, which is one, gives back what it keeps beyond its release
+ * threshold (0 by default).
  *
  * Model: space in a pool is a number, not places, so a pool has no fragmentation: a request is served from what
  * it keeps if that suffices, else it grows by what is missing, rounded up. Each piece counts as its size rounded

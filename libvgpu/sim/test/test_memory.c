@@ -147,10 +147,17 @@ void test_pool(void) {
   CHECK_EQUAL(pool_number(pool, RESERVED), 4 * MIB); /* kept until a synchronisation */
   CHECK_EQUAL(cuMemAllocAsync(&second, 3 * MIB, NULL), CUDA_SUCCESS);
   CHECK_EQUAL(pool_number(pool, RESERVED), 4 * MIB); /* and used again */
-  CHECK_EQUAL(cuMemFree_v2(second), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemFreeAsync(second, NULL), CUDA_SUCCESS);
   CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
   CHECK_EQUAL(before - free_now(), 2 * MIB);
+  CHECK_EQUAL(cuMemAllocAsync(&second, 3 * MIB, NULL), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemFree_v2(second), CUDA_SUCCESS); /* waits, and so is a synchronisation */
+  CHECK_EQUAL(before - free_now(), 2 * MIB);
   CHECK_EQUAL(cuMemPoolSetAttribute(pool, THRESHOLD, &all), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemAllocAsync(&second, 3 * MIB, NULL), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemFree_v2(second), CUDA_SUCCESS);
+  CHECK_EQUAL(before - free_now(), 4 * MIB); /* below the threshold it keeps what it has */
+  CHECK_EQUAL(cuMemPoolTrimTo(pool, 2 * MIB), CUDA_SUCCESS);
   CHECK_EQUAL(cuMemFreeAsync(first, NULL), CUDA_SUCCESS);
   CHECK_EQUAL(cuCtxSynchronize(), CUDA_SUCCESS);
   CHECK_EQUAL(before - free_now(), 2 * MIB);

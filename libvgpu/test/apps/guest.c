@@ -61,14 +61,67 @@ static void compare(const struct picture *before, const struct picture *after) {
   CHECK_EQUAL(before->threads, after->threads, "threads");
 }
 
+enum { THREADS = 8, ROUNDS = 10000, THREAD_BYTES = 64 << 10 };
+
+struct worker {
+  CUcontext context;
+  CUdeviceptr kept; /* the last round's block */
+  int calls;        /* that succeeded */
+  int errno_changes;
+};
+
+/* Allocates and frees, and keeps the last block. */
 static void *use_in_thread(void *data) {
-  CUdeviceptr pointer;
-  int *failed = data;
-  if (cuDevicePrimaryCtxRetain(&(CUcontext){NULL}, 0) != CUDA_SUCCESS) *failed += 1;
-  for (int i = 0; i < 10000; i++) {
-    if (cuMemAlloc_v2(&pointer, 64 << 10) != CUDA_SUCCESS || cuMemFree_v2(pointer) != CUDA_SUCCESS) *failed += 1;
+  struct worker *worker = data;
+  worker->calls += cuCtxSetCurrent(worker->context) == CUDA_SUCCESS;
+  errno = 4242;
+  for (int i = 0; i < ROUNDS; i++) {
+    worker->calls += cuMemAlloc_v2(&worker->kept, THREAD_BYTES) == CUDA_SUCCESS;
+    if (i < ROUNDS - 1) worker->calls += cuMemFree_v2(worker->kept) == CUDA_SUCCESS;
+    worker->errno_changes += errno != 4242;
   }
   return NULL;
+}
+
+/* Threads do not disturb each other: every call succeeds, no block is lost or given to two, the sum is exact. */
+static void test_threads(CUcontext context) {
+  pthread_t threads[THREADS];
+  struct worker workers[THREADS];
+  uint64_t before = used_bytes();
+  int calls = 0, errno_changes = 0, twice = 0;
+  for (int i = 0; i < THREADS; i++) {
+    workers[i] = (struct worker){.context = context};
+    CHECK_EQUAL(pthread_create(&threads[i], NULL, use_in_thread, &workers[i]), 0, "a thread");
+  }
+  for (int i = 0; i < THREADS; i++) {
+    pthread_join(threads[i], NULL);
+    calls += workers[i].calls;
+    errno_changes += workers[i].errno_changes;
+    for (int j = 0; j < i; j++)
+      twice += workers[i].kept == workers[j].kept;
+  }
+  CHECK_EQUAL(calls, THREADS * 2 * ROUNDS, "calls that succeeded");
+  CHECK_EQUAL(errno_changes, 0, "errno in the threads");
+  CHECK_EQUAL(twice, 0, "blocks that two threads hold");
+  CHECK_EQUAL(used_bytes() - before, THREADS * THREAD_BYTES, "what they kept");
+  for (int i = 0; i < THREADS; i++)
+    CHECK_EQUAL(cuMemFree_v2(workers[i].kept), 0, "a free in another thread");
+  CHECK_EQUAL(used_bytes(), before, "all given back");
+}
+
+/* A refusal with stderr closed, or a pipe without a reader, is silent and harmless. */
+static void test_no_stderr(void) {
+  CUdeviceptr pointer;
+  int ends[2], refused = 0;
+  CHECK_EQUAL(pipe(ends), 0, "pipe");
+  close(ends[0]);
+  dup2(ends[1], 2);
+  for (int i = 0; i < 1000; i++)
+    refused += cuMemAlloc_v2(&pointer, 4096 * MIB) == CUDA_ERROR_OUT_OF_MEMORY;
+  close(2);
+  for (int i = 0; i < 1000; i++)
+    refused += cuMemAlloc_v2(&pointer, 4096 * MIB) == CUDA_ERROR_OUT_OF_MEMORY;
+  CHECK_EQUAL(refused, 2000, "refusals without a stderr");
 }
 
 int main(void) {
@@ -90,25 +143,7 @@ int main(void) {
   CHECK_EQUAL(errno, 4242, "errno after all that");
   take(&after);
   compare(&before, &after);
-
-  /* stderr closed, then a pipe without a reader: a refusal is silent and harmless. */
-  int ends[2];
-  CHECK_EQUAL(pipe(ends), 0, "pipe");
-  close(ends[0]);
-  dup2(ends[1], 2);
-  for (int i = 0; i < 1000; i++)
-    cuMemAlloc_v2(&pointer, 4096 * MIB);
-  close(2);
-  for (int i = 0; i < 1000; i++)
-    cuMemAlloc_v2(&pointer, 4096 * MIB);
-  CHECK(1, "still alive");
-
-  pthread_t threads[8];
-  int failed[8] = {0}, sum = 0;
-  for (int i = 0; i < 8; i++)
-    pthread_create(&threads[i], NULL, use_in_thread, &failed[i]);
-  for (int i = 0; i < 8; i++)
-    pthread_join(threads[i], NULL), sum += failed[i];
-  CHECK(sum >= 0, "threads came back");
+  test_no_stderr();
+  test_threads(context);
   return check_done();
 }

@@ -154,8 +154,7 @@ static void test_pool(void) {
   uint64_t before = used_bytes();
   CHECK_EQUAL(before, 256 * MIB, "used");
   CHECK_EQUAL(cuMemFree_v2(pointer), 0, "a pool's pointer by the plain call");
-  CHECK_EQUAL(cuCtxSynchronize(), 0, "synchronise");
-  CHECK_EQUAL(before - used_bytes(), 256 * MIB, "used falls by as much");
+  CHECK_EQUAL(before - used_bytes(), 256 * MIB, "used falls by as much, at once");
 
   CHECK_EQUAL(cuMemAllocFromPoolAsync(&pointer, 100 * MIB, pool, stream), 0, "from the pool by name");
   CHECK_EQUAL(used_bytes(), 100 * MIB, "used");
@@ -264,6 +263,28 @@ static void test_lowered(const char *limits_path) {
   CHECK_EQUAL(cuMemAlloc_v2(&pointer, 500 * MIB), 0, "room again");
 }
 
+/* Frozen by the agent: what is held stays and can be freed, nothing more can be had, until it is thawed. */
+static void test_frozen(const char *limits_path) {
+  CUdeviceptr pointers[2], pointer;
+  uint32_t frozen = VGPU_FROZEN_HEADER;
+  off_t at = offsetof(struct vgpu_limits_page, frozen);
+  use_device(0);
+  CHECK_EQUAL(cuMemAlloc_v2(&pointers[0], 100 * MIB), 0, "100 MiB");
+  CHECK_EQUAL(cuMemAlloc_v2(&pointers[1], 100 * MIB), 0, "100 MiB more");
+  int fd = open(limits_path, O_WRONLY);
+  CHECK_EQUAL(pwrite(fd, &frozen, sizeof(frozen), at), sizeof(frozen), "the page is frozen");
+  CHECK_EQUAL(cuMemAlloc_v2(&pointer, 1), CUDA_ERROR_OUT_OF_MEMORY, "one byte");
+  CHECK_EQUAL(cuMemAllocAsync(&pointer, 1, NULL), CUDA_ERROR_OUT_OF_MEMORY, "one byte of a pool");
+  CHECK_EQUAL(used_bytes(), 200 * MIB, "what is held");
+  CHECK_EQUAL(cuMemFree_v2(pointers[0]), 0, "free");
+  CHECK_EQUAL(used_bytes(), 100 * MIB, "what is held still");
+  CHECK_EQUAL(cuMemAlloc_v2(&pointer, 1), CUDA_ERROR_OUT_OF_MEMORY, "one byte all the same");
+  frozen = 0;
+  CHECK_EQUAL(pwrite(fd, &frozen, sizeof(frozen), at), sizeof(frozen), "it is thawed");
+  close(fd);
+  CHECK_EQUAL(cuMemAlloc_v2(&pointer, 100 * MIB), 0, "100 MiB again");
+}
+
 static uint64_t counted_refusals(const char *usage_path) {
   struct vgpu_usage_slot_device books = {.refusals = UINT64_MAX};
   int fd = open(usage_path, O_RDONLY);
@@ -365,6 +386,7 @@ int main(int argc, char **argv) {
   if (strcmp(name, "limit") == 0) test_limit(first);
   if (strcmp(name, "above") == 0) test_above(first);
   if (strcmp(name, "lowered") == 0 && argc > 2) test_lowered(argv[2]);
+  if (strcmp(name, "frozen") == 0 && argc > 2) test_frozen(argv[2]);
   if (strcmp(name, "refusals") == 0 && argc > 2) test_refusals(argv[2]);
   if (strcmp(name, "capture") == 0) test_capture();
   if (strcmp(name, "exact-first") == 0) test_sum(first, second);

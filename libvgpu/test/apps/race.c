@@ -5,13 +5,15 @@
  *   race burst PROCESSES MIB WANTED ROUNDS       each takes MIB once per round; exactly WANTED must get it
  *   race churn PROCESSES THREADS ROUNDS BYTES US   each thread allocates BYTES, holds them US, frees; none is left
  *   race hold BYTES                              takes BYTES, says "held", and waits to be killed
- *   race kill ROUNDS BYTES                       runs holders and kills them at random moments
+ *   race kill KILLS VICTIMS LIMIT                kills clients at random moments, VICTIMS at once; none leaves a charge
+ *   race victim BYTES                            such a client: allocates and frees in a loop for ever
  *   race fork-before                             the same when the child is the first to ask
  *   race fork                                    a forked child has its own charge and leaves its parent's alone
  */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -147,31 +149,80 @@ static void hold(uint64_t bytes) {
   pause();
 }
 
-/* Takes and frees as fast as it can until it is killed. */
+/* Takes and frees as fast as it can until it is killed: plain, pitched, managed and pool memory, and queries. Says
+ * that it is there after its first round. */
 static void churn_for_ever(uint64_t bytes) {
-  CUdeviceptr pointer;
+  CUdeviceptr pointer, pool;
+  size_t pitch, free_bytes, total;
   use_device(0);
-  for (;;) {
+  for (int i = 0;; i++) {
     if (cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS) cuMemFree_v2(pointer);
+    if (cuMemAllocPitch_v2(&pointer, &pitch, 1000, bytes / 1024, 4) == CUDA_SUCCESS) cuMemFree_v2(pointer);
+    if (cuMemAllocManaged(&pointer, bytes, 1) == CUDA_SUCCESS) cuMemFree_v2(pointer);
+    if (cuMemAllocAsync(&pool, bytes, NULL) == CUDA_SUCCESS) cuMemFreeAsync(pool, NULL);
+    cuMemGetInfo_v2(&free_bytes, &total);
+    if (i == 0 && write(STDOUT_FILENO, "+", 1) != 1) _exit(1);
   }
 }
 
-static void test_kill(int rounds, uint64_t bytes) {
-  CUdeviceptr pointer;
-  int lost = 0;
-  srandom(1);
-  for (int i = 0; i < rounds; i++) {
-    pid_t child = fork();
-    if (child == 0) churn_for_ever(bytes);
-    struct timespec pause_for = {0, 1000000 + random() % 3000000};
-    nanosleep(&pause_for, NULL);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
+/* A new program, or a child of this one, in which the driver was not called yet; `ready` gets a byte when it has
+ * begun. */
+static pid_t start_victim(const char *bytes, int ready, bool is_new_program) {
+  pid_t child = fork();
+  if (child == 0) {
+    dup2(ready, STDOUT_FILENO);
+    if (is_new_program) execl("/proc/self/exe", "race", "victim", bytes, NULL);
+    if (!is_new_program) churn_for_ever(strtoull(bytes, NULL, 10));
+    _exit(127);
   }
+  return child;
+}
+
+/* What a new process finds after the kills: the whole limit to the byte, and no more. */
+static int take_all(uint64_t limit) {
+  CUdeviceptr pointer, more;
   use_device(0);
-  lost += cuMemAlloc_v2(&pointer, bytes) != CUDA_SUCCESS;
-  CHECK_EQUAL(lost, 0, "the whole limit can be had after the kills");
-  CHECK_EQUAL(used_bytes(), bytes, "and only that is charged");
+  CHECK_EQUAL(used_bytes(), 0, "charged before");
+  CHECK_EQUAL(cuMemAlloc_v2(&pointer, limit), 0, "the whole limit");
+  CHECK_EQUAL(cuMemAlloc_v2(&more, 1), CUDA_ERROR_OUT_OF_MEMORY, "one byte more");
+  CHECK_EQUAL(used_bytes(), limit, "and only that is charged");
+  fflush(stdout);
+  return check_failed != 0;
+}
+
+static void run_take_all(uint64_t limit, const char *when) {
+  int status = 1;
+  pid_t child = fork();
+  if (child == 0) _exit(take_all(limit));
+  waitpid(child, &status, 0);
+  CHECK(status == 0, "a new process %s: status %d", when, status);
+}
+
+/* Every victim wants three quarters of the limit at once, so that one of them is in the way of the others. Each has
+ * run its loop at least once when it is killed, at a random microsecond of the next two milliseconds or so. */
+static void test_kill(int kills, int victims, uint64_t limit) {
+  pid_t children[MAX_PROCESSES];
+  char bytes[32], said[MAX_PROCESSES];
+  int ready[2], killed = 0;
+  snprintf(bytes, sizeof(bytes), "%llu", (unsigned long long)limit / 4 * 3);
+  CHECK_EQUAL(pipe(ready), 0, "pipe");
+  srandom(1);
+  for (int left = kills; left > 0; left -= victims) {
+    for (int i = 0; i < victims; i++)
+      children[i] = start_victim(bytes, ready[1], i == 0);
+    for (int got = 0; got < victims;)
+      got += (int)read(ready[0], said, (size_t)(victims - got));
+    for (int i = 0; i < victims; i++) {
+      int status = 0;
+      usleep((useconds_t)(random() % 300));
+      kill(children[i], SIGKILL);
+      waitpid(children[i], &status, 0);
+      killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    }
+    if (left == kills / 2) run_take_all(limit, "half way");
+  }
+  CHECK_EQUAL(killed, kills, "victims that were killed at work");
+  run_take_all(limit, "after the kills");
 }
 
 /* C14 a, b: a child that ends does not touch its parent's charge. */
@@ -222,7 +273,8 @@ int main(int argc, char **argv) {
   if (strcmp(name, "hold") == 0) hold(strtoull(argv[2], NULL, 10));
   if (strcmp(name, "burst") == 0 && argc == 6) test_burst(argv);
   if (strcmp(name, "churn") == 0 && argc == 7) test_churn(argv);
-  if (strcmp(name, "kill") == 0 && argc == 4) test_kill(atoi(argv[2]), strtoull(argv[3], NULL, 10));
+  if (strcmp(name, "victim") == 0) churn_for_ever(strtoull(argv[2], NULL, 10));
+  if (strcmp(name, "kill") == 0 && argc == 5) test_kill(atoi(argv[2]), atoi(argv[3]), strtoull(argv[4], NULL, 10));
   if (strcmp(name, "fork") == 0) test_fork();
   if (strcmp(name, "fork-before") == 0) test_fork_before();
   CHECK(check_passed > 0, "no such case: %s", name);

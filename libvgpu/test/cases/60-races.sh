@@ -18,7 +18,10 @@ check "high-water mark is never above the limit" -- [ "$(high_water)" -le $((100
 check "and gets there" -- [ "$(high_water)" = $((960 * MIB)) ]
 race "fork" "$bin/race" fork
 race "fork before the first call" "$bin/race" fork-before
-race "100 kills" "$bin/race" kill 100 $((1000 * MIB))
+gpusim reset-high-water >/dev/null
+race "1000 kills" "$bin/race" kill 1000 8 $((1000 * MIB))
+check "high-water mark is never above the limit" -- [ "$(high_water)" -le $((1000 * MIB)) ]
+check "and gets there" -- [ "$(high_water)" = $((1000 * MIB)) ]
 # Standalone processes that share a state file share the limit.
 run "a shared state file" env LD_PRELOAD="$lib" CUDA_DEVICE_MEMORY_LIMIT=1000m \
   CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/shared-cache" "$bin/race" burst 8 300 3 20
