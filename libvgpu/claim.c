@@ -13,6 +13,13 @@
 __attribute__((noinline, cold)) static void log_refusal(const struct vgpu_device *device, uint64_t bytes) {
   static uint64_t next;
   if (!vgpu_log_is_due(&next)) return;
+  for (uint32_t i = 0; i < device->place_count; i++) {
+    if (!vgpu_is_tampered(device->places[i].book)) continue;
+    vgpu_log("refused %lu bytes on GPU %d: the usage page was tampered with: nothing can be allocated until the "
+             "container starts again",
+             bytes, device->ordinal);
+    return;
+  }
   struct vgpu_view view = vgpu_device_view(device);
   vgpu_log("refused %lu bytes on GPU %d: %lu of %lu bytes are in use", bytes, device->ordinal, view.used_bytes,
            view.limit_bytes);

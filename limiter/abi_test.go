@@ -44,7 +44,7 @@ func lay(size int, puts []put, texts map[int]string) []byte {
 // limitsV1 is a limits page with two devices.
 func limitsV1() []byte {
 	return lay(4096, []put{
-		{0, 8, 0x314d494c55504756}, {8, 4, 1}, {12, 4, 4096}, {16, 4, 2}, {20, 4, 5},
+		{0, 8, 0x314d494c55504756}, {8, 4, 1}, {12, 4, 4096}, {16, 4, 2}, {20, 4, 5}, {64, 4, 2},
 		{128 + 64, 4, 2}, {128 + 68, 4, 1}, {128 + 72, 8, 8000 * mib},
 		{320 + 64, 4, 4}, {320 + 68, 4, 3}, {320 + 72, 8, 24000 * mib},
 	}, map[int]string{24: "a1b2c3d4", 128: "GPU-one", 320: "MIG-two"})
@@ -61,7 +61,7 @@ func usageV1() []byte {
 	slot := func(index int, owner, ready, epoch uint64, first, second [3]uint64) {
 		at := slots + index*slotBytes
 		puts = append(puts, put{at, 8, owner}, put{at + 8, 8, ready}, put{at + 16, 8, 4711}, put{at + 24, 8, 4026531836},
-			put{at + 32, 4, epoch}, put{at + 40, 8, 0x7ffc00000000}, put{at + 48, 8, 1})
+			put{at + 32, 4, epoch}, put{at + 40, 8, 0x7ffc00000000}, put{at + 48, 8, 75<<22 | 3})
 		for device, charges := range [][3]uint64{first, second} {
 			at := at + 64 + device*deviceBytes
 			puts = append(puts, put{at, 8, charges[0]}, put{at + 8, 8, charges[1]}, put{at + 16, 8, charges[2]},
@@ -69,9 +69,9 @@ func usageV1() []byte {
 		}
 	}
 	slot(0, 77<<22|1, 77<<22|1, 5, [3]uint64{1, 20, 300}, [3]uint64{4000, 0, 0})
-	slot(1, 78<<22|2, 78<<22|2, 4, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
+	slot(1, 83<<22|2, 83<<22|2, 4, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
 	slot(2, 79<<22|4194303, 79<<22|4194303, 5, [3]uint64{50000, 0, 0}, [3]uint64{})
-	slot(3, 80<<22|4, 78<<22|2, 5, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
+	slot(3, 85<<22|4, 83<<22|2, 5, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
 	slot(4, 0, 81<<22|5, 5, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
 	return lay(86016, puts, nil)
 }
@@ -93,7 +93,7 @@ func TestGoldenPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantLimits := limiter.Limits{Key: "a1b2c3d4", Epoch: 5, Devices: []limiter.Device{
+	wantLimits := limiter.Limits{Key: "a1b2c3d4", Epoch: 5, Frozen: limiter.DamageCut, Devices: []limiter.Device{
 		{UUID: "GPU-one", SliceCount: 1, MemoryLimitBytes: 8000 * mib},
 		{UUID: "MIG-two", SliceCount: 3, MemoryLimitBytes: 24000 * mib}}}
 	if diff := cmp.Diff(wantLimits, limits); diff != "" {
@@ -131,6 +131,7 @@ func TestPagesAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := limitsV1()
+	want[64] = 0                                       // new pages are not frozen
 	for _, offset := range []int{128 + 64, 320 + 64} { // generations count the writes
 		want[offset] = 2
 	}

@@ -66,7 +66,7 @@ func OpenBook(dir string) (_ *Book, err error) {
 	defer usageFile.Close()
 	size := usagePageBytes(len(l.Devices))
 	if got, err := fileSize(usageFile); err != nil || got != int64(size) {
-		return nil, errors.Join(err, &TamperError{Reason: fmt.Sprintf("usage has %d bytes, not %d", got, size)})
+		return nil, errors.Join(err, &TamperError{damageBySize(got, size), fmt.Sprintf("usage has %d bytes, not %d", got, size)})
 	}
 	if b.limits, err = unix.Mmap(int(limitsFile.Fd()), 0, limitsPageBytes, unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("map limits page: %w", err)
@@ -81,7 +81,7 @@ func (b *Book) open() error {
 	code := C.vgpu_book_open(b.book, unsafe.Pointer(&b.limits[0]), C.size_t(len(b.limits)),
 		unsafe.Pointer(&b.usage[0]), C.size_t(len(b.usage)))
 	if code != 0 {
-		return &TamperError{Reason: "the usage page is not one"}
+		return &TamperError{DamageHeader, "the usage page is not one"}
 	}
 	canary, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -106,7 +106,7 @@ func (b *Book) Reserve(device int, kind Kind, bytes uint64) error {
 	case errors.Is(err, unix.EAGAIN):
 		return ErrNoSlot
 	case errors.Is(err, unix.EPROTO):
-		return &TamperError{Reason: "the header of the usage page is gone"}
+		return &TamperError{DamageHeader, "the usage page is damaged, or the allocation is frozen because it was"}
 	default:
 		return fmt.Errorf("reserve: %w", err)
 	}

@@ -38,6 +38,38 @@ const (
 // KindCount is the number of words per device; those without a name count too.
 const KindCount = C.VGPU_KIND_COUNT
 
+// Damage is what was done to a usage page; it is also why an allocation is frozen.
+type Damage uint32
+
+// What may have been done. All but DamageGrown may have lost what idle processes hold.
+const (
+	DamageNone     Damage = 0
+	DamageHeader   Damage = C.VGPU_FROZEN_HEADER
+	DamageCut      Damage = C.VGPU_FROZEN_CUT      // shorter than it was made
+	DamageReplaced Damage = C.VGPU_FROZEN_REPLACED // removed, or no regular file
+	DamageSlots    Damage = C.VGPU_FROZEN_SLOTS    // slots or sums that no process writes
+	DamageGrown    Damage = 1 << 16                // longer than it was made, and whole as far as it was made
+)
+
+// String is a few words for logs and metrics.
+func (d Damage) String() string {
+	switch d {
+	case DamageNone:
+		return "none"
+	case DamageHeader:
+		return "usage page: header changed"
+	case DamageCut:
+		return "usage page: cut short"
+	case DamageReplaced:
+		return "usage page: replaced"
+	case DamageSlots:
+		return "usage page: impossible content"
+	case DamageGrown:
+		return "usage page: made longer"
+	}
+	return fmt.Sprintf("reason %d", uint32(d))
+}
+
 // Numbers of the ABI.
 const (
 	maxDevices       = C.VGPU_MAX_DEVICES
@@ -103,7 +135,8 @@ func parseLimits(p page, size int) (Limits, error) {
 	if err := codeError(C.vgpu_limits_check(unsafe.Pointer(c), C.size_t(size))); err != nil {
 		return Limits{}, err
 	}
-	l := Limits{Key: text(unsafe.Slice((*byte)(&c.allocation_key[0]), maxKeyBytes)), Epoch: uint32(c.epoch)}
+	l := Limits{Key: text(unsafe.Slice((*byte)(&c.allocation_key[0]), maxKeyBytes)), Epoch: uint32(c.epoch),
+		Frozen: Damage(c.frozen)}
 	for i := range uint32(c.device_count) {
 		var v C.struct_vgpu_limits_view
 		if err := codeError(C.vgpu_limits_read(c, C.uint32_t(i), &v)); err != nil {
@@ -135,6 +168,11 @@ func raiseEpoch(mapped []byte) uint32 {
 	return uint32(C.vgpu_limits_raise_epoch((*C.struct_vgpu_limits_page)(unsafe.Pointer(&mapped[0]))))
 }
 
+// freeze changes a mapped limits page.
+func freeze(mapped []byte, why Damage) {
+	C.vgpu_limits_freeze((*C.struct_vgpu_limits_page)(unsafe.Pointer(&mapped[0])), C.uint32_t(why))
+}
+
 // buildUsage lays out an empty usage page.
 func buildUsage(devices int) page {
 	p := newPage(usagePageBytes(devices))
@@ -151,13 +189,13 @@ func repairUsage(p page, devices int) {
 func parseUsage(p page, l Limits) (Usage, error) {
 	c := (*C.struct_vgpu_usage_page)(unsafe.Pointer(&p[0]))
 	if C.vgpu_usage_check(unsafe.Pointer(c), C.size_t(len(p)*8), C.uint32_t(len(l.Devices))) != 0 {
-		return Usage{}, &TamperError{Reason: "the header of the usage page is not the one it was created with"}
+		return Usage{}, &TamperError{DamageHeader, "the header of the usage page is not the one it was created with"}
 	}
 	var u Usage
 	for i, d := range l.Devices {
 		var v C.struct_vgpu_usage_view
 		if C.vgpu_usage_read_device(c, C.uint32_t(i), C.uint32_t(l.Epoch), &v) != 0 {
-			return Usage{}, &TamperError{Reason: fmt.Sprintf("the sums of device %d are beyond belief", i)}
+			return Usage{}, &TamperError{DamageSlots, fmt.Sprintf("the sums of device %d are beyond belief", i)}
 		}
 		row := DeviceUsage{UUID: d.UUID, UsedBytes: uint64(v.used_bytes),
 			Allocations: uint64(v.allocations), Frees: uint64(v.frees), Refusals: uint64(v.refusals)}
@@ -177,14 +215,14 @@ func parseProcesses(c *C.struct_vgpu_usage_page, l Limits, u *Usage) error {
 			continue
 		case 1:
 		default:
-			return &TamperError{Reason: fmt.Sprintf("slot %d has an owner that is no process", slot)}
+			return &TamperError{DamageSlots, fmt.Sprintf("slot %d is as no process leaves it", slot)}
 		}
 		p := Process{PID: int(v.pid), PIDNamespace: uint64(v.pid_namespace), StartTime: uint64(v.start_time),
 			UsedBytes: make([]uint64, len(l.Devices))}
 		for i := range p.UsedBytes {
 			var w C.struct_vgpu_usage_view
 			if C.vgpu_usage_read_slot(c, slot, C.uint32_t(i), &w) != 0 {
-				return &TamperError{Reason: fmt.Sprintf("the sums of slot %d are beyond belief", slot)}
+				return &TamperError{DamageSlots, fmt.Sprintf("the sums of slot %d are beyond belief", slot)}
 			}
 			p.UsedBytes[i] = uint64(w.used_bytes)
 		}

@@ -31,7 +31,7 @@ func openFile(handle *os.File, name string, flags int) (*os.File, error) {
 	path := filepath.Join(handle.Name(), name)
 	fd, err := unix.Openat(int(handle.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) {
-		return nil, &TamperError{Reason: name + " is not a regular file"}
+		return nil, &TamperError{DamageReplaced, name + " is not a regular file"}
 	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -44,7 +44,7 @@ func openFile(handle *os.File, name string, flags int) (*os.File, error) {
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
 		file.Close()
-		return nil, &TamperError{Reason: name + " is not a regular file"}
+		return nil, &TamperError{DamageReplaced, name + " is not a regular file"}
 	}
 	return file, nil
 }
@@ -92,22 +92,30 @@ func fileSize(file *os.File) (int64, error) {
 	return info.Size(), nil
 }
 
-// readWhole reads a file of exactly len(buffer) bytes.
+// damageBySize tells a file that grew from one that was cut.
+func damageBySize(size int64, want int) Damage {
+	if size > int64(want) {
+		return DamageGrown
+	}
+	return DamageCut
+}
+
+// readWhole reads a file of exactly len(buffer) bytes. Of a longer one it reads as much, and returns a TamperError with
+// DamageGrown.
 func readWhole(file *os.File, buffer []byte) error {
 	size, err := fileSize(file)
 	if err != nil {
 		return err
 	}
 	name := filepath.Base(file.Name())
-	if size != int64(len(buffer)) {
-		return &TamperError{Reason: fmt.Sprintf("%s has %d bytes, not %d", name, size, len(buffer))}
+	_, err = file.ReadAt(buffer, 0)
+	switch {
+	case size != int64(len(buffer)):
+		return &TamperError{damageBySize(size, len(buffer)), fmt.Sprintf("%s has %d bytes, not %d", name, size, len(buffer))}
+	case errors.Is(err, io.EOF):
+		return &TamperError{DamageCut, name + " became shorter while it was read"}
 	}
-	if _, err := file.ReadAt(buffer, 0); errors.Is(err, io.EOF) {
-		return &TamperError{Reason: name + " became shorter while it was read"}
-	} else if err != nil {
-		return err
-	}
-	return nil
+	return err
 }
 
 // syncDirectory puts the directory's entries on disk.

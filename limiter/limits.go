@@ -25,7 +25,10 @@ var (
 )
 
 // TamperError says what is wrong with a page. errors.Is(err, ErrTampered) holds.
-type TamperError struct{ Reason string }
+type TamperError struct {
+	Damage Damage
+	Reason string // for people
+}
 
 // Error implements error.
 func (e *TamperError) Error() string { return ErrTampered.Error() + ": " + e.Reason }
@@ -44,6 +47,7 @@ type Device struct {
 type Limits struct {
 	Key     string // allocation key, 1 to 39 bytes
 	Epoch   uint32 // raised at each container start; Create takes 0 for the first one, 1
+	Frozen  Damage // DamageNone, or why nothing more may be allocated in this epoch; Create ignores it
 	Devices []Device
 }
 
@@ -196,8 +200,8 @@ func SetMemoryLimit(dir, uuid string, bytes uint64) error {
 	return nil
 }
 
-// RaiseEpoch declares every process that is on the usage page now dead (the container starts anew) and returns the
-// new epoch. A process that lives on nevertheless registers again at its next request, with all that it holds.
+// RaiseEpoch declares every process that is on the usage page now dead (the container starts anew), thaws the
+// allocation, and returns the new epoch. A process that lives on nevertheless registers again at its next request, with all that it holds.
 func RaiseEpoch(dir string) (uint32, error) {
 	var epoch uint32
 	err := changeLimits(dir, func(_ Limits, mapped []byte) error {
@@ -208,6 +212,25 @@ func RaiseEpoch(dir string) (uint32, error) {
 		return 0, fmt.Errorf("raise epoch: %w", err)
 	}
 	return epoch, nil
+}
+
+// Freeze lets the processes of the allocation allocate nothing more until its epoch is raised; what they hold stays,
+// and can be freed. For a usage page that was damaged: it may have lost what an idle process holds, so freeze first
+// and restore it then. An allocation that is frozen keeps its first reason.
+func Freeze(dir string, why Damage) error {
+	if why == DamageNone {
+		return errors.New("freeze allocation: no reason")
+	}
+	err := changeLimits(dir, func(l Limits, mapped []byte) error {
+		if l.Frozen == DamageNone {
+			freeze(mapped, why)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("freeze allocation: %w", err)
+	}
+	return nil
 }
 
 // changeLimits lets change work on a mapping of the limits page. Mapping it is safe: only this side can write the

@@ -6,6 +6,7 @@
 package limiter_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -130,6 +131,95 @@ func TestHeaderTampering(t *testing.T) {
 		}
 		reserve(t, book, 400)
 	}
+}
+
+// TestDamageIsTold: the agent learns what was done, and whether what processes hold may have been lost.
+func TestDamageIsTold(t *testing.T) {
+	scribble := func(offset int64, value uint64) func(string) error {
+		return func(path string) error {
+			file, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, value), offset)
+			return errors.Join(err, file.Close())
+		}
+	}
+	grow := truncate(1 << 20)
+	for name, c := range map[string]struct {
+		tamper func(path string) error
+		want   limiter.Damage
+	}{
+		"grown":             {grow, limiter.DamageGrown},
+		"grown and cleared": {func(p string) error { return errors.Join(grow(p), scribble(0, 0)(p)) }, limiter.DamageHeader},
+		"cut":               {truncate(4096), limiter.DamageCut},
+		"header":            {scribble(16, 0), limiter.DamageHeader},
+		"a pipe":            {replace(func(p string) error { return unix.Mkfifo(p, 0o666) }), limiter.DamageReplaced},
+		"sums":              {scribble(192, 1<<60), limiter.DamageSlots},
+		"owner":             {scribble(128, 12345), limiter.DamageSlots},
+		"hidden slot":       {scribble(24, 0), limiter.DamageSlots},
+	} {
+		dir := newPages(t, 1000)
+		reserve(t, openBook(t, dir), 600)
+		if err := c.tamper(filepath.Join(dir, limiter.UsageFile)); err != nil {
+			t.Fatal(err)
+		}
+		var tamper *limiter.TamperError
+		if u, err := limiter.ReadUsage(dir); !errors.As(err, &tamper) || tamper.Damage != c.want {
+			t.Errorf("%s: %+v, %v, want %q", name, u, err, c.want)
+		}
+	}
+}
+
+// TestFreeze: after damage and a restore the idle process has no slot any more; the freeze keeps its bytes from others
+// until the epoch is raised.
+func TestFreeze(t *testing.T) {
+	dir := newPages(t, 1000)
+	idle := openBook(t, dir)
+	reserve(t, idle, 600)
+	if err := limiter.Freeze(dir, limiter.DamageNone); err == nil {
+		t.Error("frozen for no reason")
+	}
+	if err := overwriteZeros(filepath.Join(dir, limiter.UsageFile)); err != nil {
+		t.Fatal(err)
+	}
+	for _, why := range []limiter.Damage{limiter.DamageHeader, limiter.DamageCut} { // the first reason stays
+		if err := limiter.Freeze(dir, why); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := limiter.RestoreUsage(dir); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := limiter.ReadLimits(dir); err != nil || l.Frozen != limiter.DamageHeader {
+		t.Errorf("limits %+v, %v, want them frozen for the header", l, err)
+	}
+	other := openBook(t, dir)
+	for _, book := range []*limiter.Book{other, idle} {
+		if err := book.Reserve(0, limiter.KindDevice, 1); !errors.Is(err, limiter.ErrTampered) {
+			t.Errorf("reserve while frozen: %v, want ErrTampered", err)
+		}
+	}
+	if limit := other.LimitBytes(0); limit != 1000 {
+		t.Errorf("limit %d while frozen, want 1000", limit)
+	}
+	idle.Release(0, limiter.KindDevice, 600)
+	if _, err := limiter.RaiseEpoch(dir); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := limiter.ReadLimits(dir); err != nil || l.Frozen != limiter.DamageNone || l.Epoch != 2 {
+		t.Errorf("limits %+v, %v, want them thawed in epoch 2", l, err)
+	}
+	reserve(t, other, 1000)
+}
+
+func overwriteZeros(path string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(make([]byte, 53248))
+	return errors.Join(err, file.Close())
 }
 
 // TestRestoreBesideProcesses: restoring a page again and again never loses a charge of the processes at work.

@@ -74,16 +74,30 @@ func readUsage(handle *os.File) (Usage, error) {
 	p := newPage(usagePageBytes(len(l.Devices)))
 	head := p.bytes()[:usageHeaderBytes+len(l.Devices)*usageTotalBytes]
 	again := make([]byte, len(head))
+	var grown *TamperError
 	for range usageReads {
-		if err := readWhole(file, p.bytes()); err != nil {
+		err := readWhole(file, p.bytes())
+		if err != nil && (!errors.As(err, &grown) || grown.Damage != DamageGrown) {
 			return Usage{}, err
 		}
-		if _, err := file.ReadAt(again, 0); err != nil || bytes.Equal(again, head) {
+		if _, err := file.ReadAt(again, 0); err != nil {
+			return Usage{}, &TamperError{DamageCut, UsageFile + " became shorter while it was read"}
+		}
+		if bytes.Equal(again, head) {
 			break
 		}
 	}
-	return parseUsage(p, l)
+	// A slot that became ready while we read is below the mark of now, not of then.
+	copy(head[highWaterOffset:highWaterEnd], again[highWaterOffset:highWaterEnd])
+	u, err := parseUsage(p, l)
+	if err == nil && grown != nil {
+		return Usage{}, grown
+	}
+	return u, err
 }
+
+// highWaterEnd is where slot_high_water ends.
+const highWaterEnd = highWaterOffset + 4
 
 // usageTemp is the name that a new usage page has before it is renamed.
 const usageTemp = UsageFile + ".new"
@@ -165,7 +179,6 @@ func repairFile(file *os.File, devices int) error {
 	before := bytes.Clone(p.bytes()[:usageHeaderBytes])
 	repairUsage(p, devices)
 	after := p.bytes()[:usageHeaderBytes]
-	const highWaterEnd = highWaterOffset + 4
 	for _, part := range [][2]int{{highWaterOffset, highWaterEnd}, {highWaterEnd, usageHeaderBytes}, {0, highWaterOffset}} {
 		from, to := part[0], part[1]
 		if bytes.Equal(before[from:to], after[from:to]) {

@@ -67,7 +67,13 @@ int vgpu_limits_set_memory(struct vgpu_limits_page *page, uint32_t device, uint6
 }
 
 uint32_t vgpu_limits_raise_epoch(struct vgpu_limits_page *page) {
-  return vgpu_add(&page->epoch, 1);
+  uint32_t epoch = vgpu_add(&page->epoch, 1);
+  vgpu_store(&page->frozen, 0u);
+  return epoch;
+}
+
+void vgpu_limits_freeze(struct vgpu_limits_page *page, uint32_t why) {
+  vgpu_store(&page->frozen, why);
 }
 
 int vgpu_limits_check(const void *memory, size_t bytes) {
@@ -151,8 +157,14 @@ void vgpu_usage_repair(void *memory, uint32_t device_count) {
 int vgpu_usage_read_process(const struct vgpu_usage_page *page, uint32_t index, uint32_t epoch,
                             struct vgpu_usage_process *process) {
   const struct vgpu_usage_slot *slot = slot_of(page, index);
+  if (vgpu_slot_is_damaged((struct vgpu_usage_slot *)slot, page->device_count)) {
+    return -EBADMSG;
+  }
   if (slot->owner == 0 || slot->ready != slot->owner || (int32_t)(slot->epoch - epoch) < 0) {
     return 0;
+  }
+  if (index >= page->slot_high_water) {
+    return -EBADMSG; /* it is raised before the slot is ready */
   }
   process->start_time = slot->start_time;
   process->pid_namespace = slot->pid_namespace;

@@ -24,8 +24,12 @@ int vgpu_limits_write(struct vgpu_limits_page *page, uint32_t device, const uint
 /* Changes one memory limit, at once for all readers, under the device's generation. One writer at a time. */
 int vgpu_limits_set_memory(struct vgpu_limits_page *page, uint32_t device, uint64_t memory_limit_bytes);
 
-/* Raises the epoch: every process slot of an older one is dead. Returns the new epoch. */
+/* Raises the epoch: every process slot of an older one is dead. Then thaws the page: what a frozen one no longer
+ * knew of was held by those processes. Returns the new epoch. */
 uint32_t vgpu_limits_raise_epoch(struct vgpu_limits_page *page);
+
+/* Freezes the page for `why` (enum vgpu_frozen): nothing more may be allocated in this epoch. */
+void vgpu_limits_freeze(struct vgpu_limits_page *page, uint32_t why);
 
 /* Checks that `bytes` at `page` are a limits page of this version. */
 int vgpu_limits_check(const void *page, size_t bytes);
@@ -63,8 +67,8 @@ struct vgpu_usage_view {
   uint64_t refusals;
 };
 
-/* Reads slot `index` of a checked usage page (a private copy: it may not change meanwhile). 1: a registered
- * process of `epoch`, filled; 0: none; -EBADMSG. */
+/* Reads slot `index` of a checked usage page (a private copy: it may not change meanwhile, and slot_high_water was
+ * read last). 1: a registered process of `epoch`, filled; 0: none; -EBADMSG. */
 int vgpu_usage_read_process(const struct vgpu_usage_page *page, uint32_t index, uint32_t epoch,
                             struct vgpu_usage_process *process);
 

@@ -35,7 +35,10 @@
  * taken back; one that is stopped is waited for about a second, then the request is refused.
  *
  * Tampering. A process writes its slot from its private sums, and counts itself by them: what others write there
- * does not last, and never lowers its own count. Words of others are bounded before they are added.
+ * does not last, and never lowers its own count. Words of others are bounded before they are added. A slot that is
+ * half claimed counts like a claim, and one that no process can have written is refused (slot.c, "Half claimed").
+ * Damage may have erased what an idle process holds, and putting the page right does not bring it back: so the agent
+ * freezes the limits page first, and nothing is admitted until the container starts again.
  */
 #include "quota.h"
 
@@ -75,6 +78,10 @@ static inline bool is_page(const struct vgpu_book *book) {
   return vgpu_load_relaxed(&book->usage->magic) == VGPU_USAGE_MAGIC;
 }
 
+static inline bool is_frozen(const struct vgpu_book *book) {
+  return __atomic_load_n(&book->limits->frozen, __ATOMIC_ACQUIRE) != 0;
+}
+
 static inline struct vgpu_usage_slot_device *own_books(const struct vgpu_book *book, uint32_t device) {
   return vgpu_slot_device(vgpu_slot_at(book, book->slot_index), device);
 }
@@ -83,6 +90,7 @@ static inline struct vgpu_usage_slot_device *own_books(const struct vgpu_book *b
 static inline void add_slot(struct sums *sums, struct vgpu_usage_slot_device *books) {
   uint64_t charged = 0, bits = 0;
   uint64_t trying = vgpu_load(&books->trying_bytes);
+#pragma GCC unroll 8
   for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {
     uint64_t word = vgpu_load(&books->charged_bytes[kind]);
     charged += word;
@@ -107,6 +115,8 @@ static inline struct sums walk(const struct vgpu_book *book, uint32_t device, ui
       sums.lower_claim = sums.trying != 0;
     } else if (vgpu_slot_counts(slot, epoch)) {
       add_slot(&sums, vgpu_slot_device(slot, device));
+    } else if (__builtin_expect(vgpu_slot_is_in_doubt(slot), 0)) {
+      sums.trying += vgpu_slot_doubtful_bytes(slot, device, book->device_count, epoch);
     }
   }
   return sums;
@@ -189,7 +199,7 @@ static inline int enter_slot(struct vgpu_book *book) {
   if (__builtin_expect(result != 0, 0)) {
     return result;
   }
-  if (__builtin_expect(!is_page(book), 0)) {
+  if (__builtin_expect(!is_page(book) || is_frozen(book), 0)) {
     result = -EPROTO;
   } else if (__builtin_expect(book->token == 0 || !vgpu_slot_is_ours(book), 0)) {
     result = vgpu_slot_attach(book);
@@ -206,10 +216,17 @@ __attribute__((noinline)) static int contend(struct vgpu_book *book, uint32_t de
                                              uint64_t bytes) {
   int64_t deadline_ns = 0;
   for (int tries = 0;; tries++) {
+    if (vgpu_slot_any_damaged(book)) {
+      vgpu_slot_leave(book);
+      return -EPROTO;
+    }
     bool full = is_full(book, device, bytes);
     bool look = full || tries % LOOK_EVERY == LOOK_EVERY - 1;
     if (look && bytes <= limit_of(book, device) && vgpu_slot_reap(book, device) > 0) {
       full = false;
+    }
+    if (look && !full) {
+      vgpu_slot_reap_unready(book, false);
     }
     if (tries == PAUSE_YIELDS) {
       deadline_ns = vgpu_sys_monotonic_ns() + CONFLICT_NS;
@@ -309,18 +326,6 @@ uint64_t vgpu_limit_bytes(const struct vgpu_book *book, uint32_t device) {
   return device < book->device_count ? limit_of(book, device) : 0;
 }
 
-/* Looks for dead processes, now and then. True if any slot was taken back. */
-__attribute__((noinline)) static bool look_now_and_then(struct vgpu_book *book, uint32_t device) {
-  uint64_t now = vgpu_ticks(), last = vgpu_load_relaxed(&book->looked_ticks);
-  if ((last != 0 && now - last < vgpu_ticks_now_and_then()) || vgpu_slot_enter_slowly(book) != 0) {
-    return false;
-  }
-  vgpu_store_relaxed(&book->looked_ticks, now);
-  uint32_t freed = vgpu_slot_reap(book, device);
-  vgpu_slot_leave(book);
-  return freed > 0;
-}
-
 uint64_t vgpu_used_bytes(struct vgpu_book *book, uint32_t device) {
   if (device >= book->device_count) {
     return 0;
@@ -336,7 +341,7 @@ uint64_t vgpu_used_bytes(struct vgpu_book *book, uint32_t device) {
     return own > limit ? own : limit;
   }
   struct sums others = walk(book, device, own_index);
-  if (__builtin_expect(others.charged != 0, 0) && look_now_and_then(book, device)) {
+  if (__builtin_expect(others.charged != 0, 0) && vgpu_slot_look_now_and_then(book, device)) {
     others = walk(book, device, own_index);
   }
   return own + others.charged;

@@ -48,10 +48,10 @@ int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_byt
 void vgpu_usage_init(void *usage, uint32_t device_count);
 
 /* Asks for `bytes` more of `device`. 0: reserved. -ENOMEM: over the limit (counted as a refusal).
- * -EPROTO: the usage page was tampered with; -EAGAIN: every slot is taken by a live process; -EINVAL: no such
- * device or kind. Nothing is reserved unless 0 is returned. Thread-safe; no syscall unless this is the first
- * call of the process, the epoch changed, or the request does not fit. Waits at most about a second, and only
- * while others ask for the same last bytes at the same time. Not for signal handlers. */
+ * -EPROTO: the usage page was tampered with, or the allocation is frozen because it was; -EAGAIN: every slot is
+ * taken by a live process; -EINVAL: no such device or kind. Nothing is reserved unless 0 is returned. Thread-safe;
+ * no syscall unless this is the first call of the process, the epoch changed, or the request does not fit. Waits at
+ * most about a second, and only while others ask for the same last bytes at the same time. Not for signal handlers. */
 int vgpu_reserve(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
 
 /* Gives back bytes that were reserved and not used (driver refused, or took less): not counted as a free. */
@@ -71,6 +71,9 @@ void vgpu_uncount_refusals(struct vgpu_book *book, uint32_t device, uint64_t cou
 /* The caller holds no device memory any more and uses the book no more: gives up its slot. A process that
  * just ends need not call it. */
 void vgpu_book_close(struct vgpu_book *book);
+
+/* True while vgpu_reserve refuses because the usage page was damaged: says why a request was refused. */
+bool vgpu_is_tampered(const struct vgpu_book *book);
 
 /* The limit in force and what all live processes hold, in bytes. Neither takes a slot. Used may pass the limit
  * (limit lowered, vgpu_charge); on a usage page that was tampered with it is at least the limit. Bytes of a

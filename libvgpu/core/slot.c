@@ -12,6 +12,22 @@
  *             happens between the judgement and the swap, no other registration can be hit. A kill in between is
  *             finished by the next reaper; at worst one dead process's counters (statistics) are lost.
  *
+ * Half claimed (owner is set, ready is not it). Four things look so, and only the last is damage:
+ *   1. a claim, in progress or killed, of a slot that another process left. That one was folded before its slot became
+ *      free, so ready == folded. The charges are leavings.
+ *   2. the same of a slot that nobody had before: ready and charges are 0, and so is the epoch, until all is written.
+ *   3. a re-claim: ready is the older token, the charges are the claimer's own, the epoch is the older one, until all
+ *      is written.
+ *   4. what somebody scribbled there, over the slot of a process that may live and hold what the slot said.
+ * 1 counts nothing. The others are in doubt, if of our epoch: their charges count like a claim of somebody else, which
+ * is waited for (quota.c). A claimer that lives is ready in no time; one that was killed holds nothing, is found dead,
+ * and its slot is freed: no lasting false refusal, unless a process is killed between the stores of epoch and ready
+ * and its pid belongs to another one at once (then until the container starts again). Of 4, random bytes are known by
+ * words that no process writes, wherever it is killed (damage.c): refused with -EPROTO before anything is
+ * reaped, and told by the agent, too. What a process might have written is waited for, then refused, while its claimer
+ * seems to live.
+ * Not to be told from an honest page: a slot that somebody sets free (owner = 0), or gives to a dead owner or epoch.
+ *
  * Nobody clears another's fields: the next claimer clears them, while the slot does not count.
  *
  * Known limit: a process that is alive in another pid namespace while the epoch is raised cannot be told from a
@@ -132,16 +148,25 @@ uint32_t vgpu_slot_reap(struct vgpu_book *book, uint32_t device) {
   return freed;
 }
 
-/* Frees slots whose claimer was killed before it was ready. A claim in progress looks the same, so the same
- * token must be seen unready twice. */
-static uint32_t reap_unready(struct vgpu_book *book) {
+/* Who claims a half-claimed slot. Its pid namespace is in the slot if it had the slot before; else ours is assumed. */
+static struct vgpu_process claimer_of(const struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t owner) {
+  struct vgpu_process process = {.pid_namespace = book->self.pid_namespace, .pid = (uint32_t)(owner & VGPU_PID_MASK)};
+  uint64_t pid_namespace = vgpu_load_relaxed(&slot->pid_namespace);
+  if (vgpu_slot_is_in_doubt(slot) && pid_namespace != 0) {
+    process.pid_namespace = pid_namespace;
+  }
+  return process;
+}
+
+/* A claim in progress looks like one that was killed, so the same token must be seen unready twice. */
+uint32_t vgpu_slot_reap_unready(struct vgpu_book *book, bool every) {
   uint64_t seen[VGPU_SLOT_COUNT];
   uint32_t freed = 0, count = book->slot_count < VGPU_SLOT_COUNT ? book->slot_count : VGPU_SLOT_COUNT;
   bool any = false;
   for (uint32_t i = 0; i < count; i++) {
     struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
     seen[i] = vgpu_load(&slot->owner);
-    if (seen[i] == vgpu_load(&slot->ready)) {
+    if (seen[i] == vgpu_load(&slot->ready) || !(every || vgpu_slot_is_in_doubt(slot))) {
       seen[i] = 0;
     }
     any = any || seen[i] != 0;
@@ -151,8 +176,7 @@ static uint32_t reap_unready(struct vgpu_book *book) {
   }
   for (uint32_t i = 0; any && i < count; i++) {
     struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
-    struct vgpu_process process = {.pid_namespace = book->self.pid_namespace,
-                                   .pid = (uint32_t)(seen[i] & VGPU_PID_MASK)};
+    struct vgpu_process process = claimer_of(book, slot, seen[i]);
     if (seen[i] != 0 && vgpu_load(&slot->ready) != seen[i] && vgpu_process_is_dead(&book->self, &process)) {
       freed += swap(&slot->owner, seen[i], 0);
     }
@@ -219,7 +243,7 @@ __attribute__((noinline, cold)) int vgpu_slot_attach(struct vgpu_book *book) {
   uint64_t token = random_token(book->self.pid);
   if (!claim_again(book, token)) {
     int index = claim(book, token);
-    if (index < 0 && vgpu_slot_reap(book, VGPU_EVERY_DEVICE) + reap_unready(book) > 0) {
+    if (index < 0 && vgpu_slot_reap(book, VGPU_EVERY_DEVICE) + vgpu_slot_reap_unready(book, true) > 0) {
       index = claim(book, token);
     }
     if (index < 0) {
@@ -275,6 +299,17 @@ __attribute__((noinline, cold)) int vgpu_slot_enter_slowly(struct vgpu_book *boo
     vgpu_process_self(&book->self);
   }
   return 0;
+}
+
+__attribute__((noinline)) bool vgpu_slot_look_now_and_then(struct vgpu_book *book, uint32_t device) {
+  uint64_t now = vgpu_ticks(), last = vgpu_load_relaxed(&book->looked_ticks);
+  if ((last != 0 && now - last < vgpu_ticks_now_and_then()) || vgpu_slot_enter_slowly(book) != 0) {
+    return false;
+  }
+  vgpu_store_relaxed(&book->looked_ticks, now);
+  uint32_t freed = vgpu_slot_reap(book, device);
+  vgpu_slot_leave(book);
+  return freed > 0;
 }
 
 void vgpu_slot_detach(struct vgpu_book *book) {

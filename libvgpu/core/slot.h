@@ -43,6 +43,21 @@ static inline bool vgpu_slot_counts(struct vgpu_usage_slot *slot, uint32_t epoch
   return owner != 0 && vgpu_load(&slot->ready) == owner && (int32_t)(vgpu_load_relaxed(&slot->epoch) - epoch) >= 0;
 }
 
+/* True if the slot is claimed and not ready, and its charges may be held all the same: see slot.c, "Half claimed". */
+static inline bool vgpu_slot_is_in_doubt(struct vgpu_usage_slot *slot) {
+  uint64_t owner = vgpu_load(&slot->owner), ready = vgpu_load(&slot->ready);
+  return owner != 0 && ready != owner && (ready == 0 || ready != vgpu_load_relaxed(&slot->folded));
+}
+
+/* True if the slot is half claimed and has a word that no process writes, wherever it is killed. */
+bool vgpu_slot_is_damaged(struct vgpu_usage_slot *slot, uint32_t device_count);
+
+/* What a slot in doubt may hold of `device`, if it is of `epoch`; VGPU_BYTES_MAX if it is damaged. */
+uint64_t vgpu_slot_doubtful_bytes(struct vgpu_usage_slot *slot, uint32_t device, uint32_t device_count, uint32_t epoch);
+
+/* True if any slot is damaged. */
+bool vgpu_slot_any_damaged(const struct vgpu_book *book);
+
 /* True if this process has registered; false before, and in a forked child that has not yet. */
 static inline bool vgpu_slot_is_registered(const struct vgpu_book *book) {
   if (__atomic_load_n(&book->token, __ATOMIC_ACQUIRE) == 0) {
@@ -90,5 +105,12 @@ void vgpu_slot_detach(struct vgpu_book *book);
 /* Takes back the slots of dead processes that hold or claim bytes of `device`, or of all dead processes for
  * VGPU_EVERY_DEVICE. Inside the lock. Returns how many. */
 uint32_t vgpu_slot_reap(struct vgpu_book *book, uint32_t device);
+
+/* Takes the lock and does so, at most about every 10 ms. True if any slot was taken back. */
+bool vgpu_slot_look_now_and_then(struct vgpu_book *book, uint32_t device);
+
+/* Frees slots in doubt (all half-claimed ones for `every`) whose claimers are dead. Sleeps 20 ms if there is any.
+ * Inside the lock. Returns how many. */
+uint32_t vgpu_slot_reap_unready(struct vgpu_book *book, bool every);
 
 #endif

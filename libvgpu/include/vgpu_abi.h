@@ -42,6 +42,14 @@ enum vgpu_kind {
   VGPU_KIND_COUNT = 8
 };
 
+/* Why an allocation is frozen. Readers take every value but 0 for frozen. */
+enum vgpu_frozen {
+  VGPU_FROZEN_HEADER = 1,   /* the header of the usage page was changed */
+  VGPU_FROZEN_CUT = 2,      /* the usage page was made shorter */
+  VGPU_FROZEN_REPLACED = 3, /* the usage page was removed, or something else put in its place */
+  VGPU_FROZEN_SLOTS = 4     /* the usage page had slots or sums that no process writes */
+};
+
 /* One device of an allocation. Writer: the agent, through the ledger. The group is published under
  * `generation` (odd while it is being written), and memory_limit_bytes is also atomic by itself. */
 struct vgpu_limits_device {
@@ -60,7 +68,9 @@ struct vgpu_limits_page {
   uint32_t device_count; /* 1..VGPU_MAX_DEVICES; fixed at creation */
   uint32_t epoch;        /* atomic; raised at each container start: slots of an older epoch are dead */
   uint8_t allocation_key[VGPU_KEY_BYTES];
-  uint8_t reserved[64];
+  uint32_t frozen; /* atomic; enum vgpu_frozen, 0: not. Nonzero: nothing more may be allocated, what is held stays.
+                      Set by the agent's tick, cleared at a container start, after the epoch was raised */
+  uint8_t reserved[60];
   struct vgpu_limits_device devices[VGPU_MAX_DEVICES];
 };
 
@@ -131,6 +141,7 @@ VGPU_LAYOUT(offsetof(struct vgpu_limits_device, generation) == 64);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_device, memory_limit_bytes) == 72);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_page, epoch) == 20);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_page, allocation_key) == 24);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_page, frozen) == 64);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_page, devices) == 128);
 VGPU_LAYOUT(sizeof(struct vgpu_limits_page) == 3200);
 VGPU_LAYOUT(sizeof(struct vgpu_usage_page) == 64);

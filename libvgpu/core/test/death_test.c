@@ -59,7 +59,7 @@ static void hold_and_claim_700(struct vgpu_book *book) {
 /* What a kill in the middle of a registration leaves behind. */
 static void register_halfway(struct vgpu_book *book) {
   vgpu_reserve(book, 0, DEVICE, 0);
-  own_slot(book)->ready = 12345;
+  own_slot(book)->ready = (uint64_t)77 << VGPU_PID_BITS | 12345;
 }
 
 /* What a kill in the middle of a reap leaves behind. */
@@ -212,7 +212,7 @@ static void test_unready(void) {
   }
   waitpid(pid, NULL, 0);
   for (uint32_t i = 1; i < book->slot_count; i++) {
-    vgpu_slot_at(book, i)->owner = ((uint64_t)i << VGPU_PID_BITS) | (uint64_t)(i == 9 ? pid : getppid());
+    vgpu_slot_at(book, i)->owner = ((uint64_t)(2 * i + 1) << VGPU_PID_BITS) | (uint64_t)(i == 9 ? pid : getppid());
   }
   CHECK_EQUAL(vgpu_reserve(book, 0, DEVICE, 1), 0);
   CHECK_EQUAL(book->slot_index, 9);

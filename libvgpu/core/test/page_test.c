@@ -15,6 +15,7 @@ static void test_layout(void) {
   CHECK_EQUAL(vgpu_usage_slot_offset(16, 1) - vgpu_usage_slot_offset(16, 0), 64 + 16 * 128);
   CHECK_EQUAL(vgpu_usage_page_bytes(1), 53248);
   CHECK_EQUAL(vgpu_usage_page_bytes(16), 544768);
+  CHECK_EQUAL(offsetof(struct vgpu_limits_page, frozen), 64);
   CHECK_EQUAL(offsetof(struct vgpu_usage_slot, start_stack), 40);
   CHECK_EQUAL(offsetof(struct vgpu_usage_slot_device, allocations), 72);
 }
