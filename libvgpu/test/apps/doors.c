@@ -3,7 +3,7 @@
  *
  * doors.c - every way of finding a driver function leads to the limited one, and to nothing that the driver does
  * not have. Not linked with the driver: it is opened, locally, as the CUDA runtime does.
- *   doors DRIVER NEIGHBOUR    paths of libcuda.so.1 and of libneighbour.so
+ *   doors DRIVER NEIGHBOUR    paths of libcuda.so.1, or of a copy by another name, and of libneighbour.so
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -17,7 +17,8 @@ typedef CUresult (*proc_v1)(const char *, void **, int, uint64_t);
 typedef CUresult (*proc_v2)(const char *, void **, int, uint64_t, int *);
 
 static void *driver;
-static void *hook; /* cuMemAlloc_v2 as dlsym gives it */
+static const char *driver_file; /* its name without directories */
+static void *hook;              /* cuMemAlloc_v2 as dlsym gives it */
 
 static int is_in(const void *address, const char *file) {
   Dl_info info;
@@ -83,7 +84,7 @@ static void test_neighbours(const char *path) {
   CHECK(dlsym(driver, "cuMemAlloc_v9") == NULL, "a variant that does not exist");
   dlerror();
   CHECK(dlsym(driver, "cuNoSuchThing") == NULL && dlerror() != NULL, "the error text of what is missing");
-  CHECK(is_in(dlsym(driver, "cuInit"), "libcuda.so"), "a function without a hook is the driver's own");
+  CHECK(is_in(dlsym(driver, "cuInit"), driver_file), "a function without a hook is the driver's own");
 }
 
 /* Before the driver is there, its names are not. */
@@ -129,7 +130,7 @@ static void check_request(const struct request *request, int result, void *funct
   }
   CHECK(result == 0 && function != NULL, "%s %s %d: found (%d)", door, how, request->version, result);
   CHECK(function == dlsym(driver, request->variant), "%s %s %d is %s", door, how, request->version, request->variant);
-  CHECK(is_in(function, request->hooked ? "libvgpu.so" : "libcuda.so"), "%s %s %d: whose", door, how, request->version);
+  CHECK(is_in(function, request->hooked ? "libvgpu.so" : driver_file), "%s %s %d: whose", door, how, request->version);
 }
 
 /* C16 */
@@ -160,6 +161,7 @@ int main(int argc, char **argv) {
   driver = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   CHECK(driver != NULL, "driver: %s", dlerror());
   if (!driver) return check_done();
+  driver_file = strrchr(argv[1], '/') ? strrchr(argv[1], '/') + 1 : argv[1];
   CUcontext context = NULL;
   CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuInit");
   CUresult (*retain)(CUcontext *, CUdevice) =

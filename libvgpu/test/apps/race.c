@@ -150,18 +150,18 @@ static void hold(uint64_t bytes) {
 }
 
 /* Takes and frees as fast as it can until it is killed: plain, pitched, managed and pool memory, and queries. Says
- * that it is there after its first round. */
+ * that it is there after its first call. */
 static void churn_for_ever(uint64_t bytes) {
   CUdeviceptr pointer, pool;
   size_t pitch, free_bytes, total;
   use_device(0);
   for (int i = 0;; i++) {
     if (cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS) cuMemFree_v2(pointer);
+    if (i == 0 && write(STDOUT_FILENO, "+", 1) != 1) _exit(1);
     if (cuMemAllocPitch_v2(&pointer, &pitch, 1000, bytes / 1024, 4) == CUDA_SUCCESS) cuMemFree_v2(pointer);
     if (cuMemAllocManaged(&pointer, bytes, 1) == CUDA_SUCCESS) cuMemFree_v2(pointer);
     if (cuMemAllocAsync(&pool, bytes, NULL) == CUDA_SUCCESS) cuMemFreeAsync(pool, NULL);
     cuMemGetInfo_v2(&free_bytes, &total);
-    if (i == 0 && write(STDOUT_FILENO, "+", 1) != 1) _exit(1);
   }
 }
 
@@ -199,7 +199,7 @@ static void run_take_all(uint64_t limit, const char *when) {
 }
 
 /* Every victim wants three quarters of the limit at once, so that one of them is in the way of the others. Each has
- * run its loop at least once when it is killed, at a random microsecond of the next two milliseconds or so. */
+ * begun its loop when it is killed, at a random microsecond of the next two milliseconds or so. */
 static void test_kill(int kills, int victims, uint64_t limit) {
   pid_t children[MAX_PROCESSES];
   char bytes[32], said[MAX_PROCESSES];

@@ -10,4 +10,6 @@ run "doors behind another preload" env LD_PRELOAD="$lib $bin/libneighbour.so" CU
 run "doors after another preload" env LD_PRELOAD="$bin/libneighbour.so $lib" CUDA_DEVICE_MEMORY_LIMIT=1000m \
   "$bin/doors" "$out/sim/libcuda.so.1" "$bin/libneighbour.so"
 cp "$out/sim/libcuda.so.1" "$work/libmydriver.so"
-run "a driver under another name" env LD_PRELOAD="$lib" CUDA_DEVICE_MEMORY_LIMIT=1000m "$bin/memory" limit 1048576000
+# A private copy of the driver, opened by its own file name, is known by what it exports: limited by every door.
+run "a driver under another name" env LD_PRELOAD="$lib" CUDA_DEVICE_MEMORY_LIMIT=1000m \
+  "$bin/doors" "$work/libmydriver.so" "$bin/libneighbour.so"
