@@ -136,45 +136,73 @@ func (r *Reader) readCheckpoint() ([]byte, error) {
 	return text, nil
 }
 
+// checkpointEntry is one container and resource of the checkpoint, as the kubelet writes it.
+type checkpointEntry struct {
+	PodUID, ContainerName, ResourceName string
+	DeviceIDs                           map[string][]string
+	AllocResp                           []byte
+}
+
 // parseCheckpoint returns the containers that hold allocations of the resource. The checksum is not looked at:
-// its algorithm is internal to the kubelet, and the file is replaced whole.
+// its algorithm is internal to the kubelet, and the file is replaced whole. A text in which holders could hide is an
+// error: one without the list of holders (which is null when there are none), and one with a container that holds
+// devices of ours and whose holder or response cannot be read.
 func parseCheckpoint(text []byte, resource string) ([]entry, error) {
 	var checkpoint struct {
-		Data *struct {
-			PodDeviceEntries []struct {
-				PodUID, ContainerName, ResourceName string
-				DeviceIDs                           map[string][]string
-				AllocResp                           []byte
-			}
-		}
+		Data *struct{ PodDeviceEntries json.RawMessage }
 	}
 	if err := json.Unmarshal(text, &checkpoint); err != nil {
 		return nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
 	}
-	if checkpoint.Data == nil {
-		return nil, errors.New("parse kubelet checkpoint: no Data")
+	if checkpoint.Data == nil || checkpoint.Data.PodDeviceEntries == nil {
+		return nil, errors.New("parse kubelet checkpoint: no Data.PodDeviceEntries")
+	}
+	var containers []checkpointEntry
+	if err := json.Unmarshal(checkpoint.Data.PodDeviceEntries, &containers); err != nil {
+		return nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
 	}
 	var entries []entry
-	for _, container := range checkpoint.Data.PodDeviceEntries {
+	for _, container := range containers {
+		if container.ResourceName == "" {
+			return nil, fmt.Errorf("parse kubelet checkpoint: container %q holds devices of no resource", container.ContainerName)
+		}
 		if container.ResourceName != resource {
 			continue
 		}
-		var response v1beta1.ContainerAllocateResponse
-		if err := proto.Unmarshal(container.AllocResp, &response); err != nil {
-			return nil, fmt.Errorf("parse kubelet checkpoint: response for container %q: %w", container.ContainerName, err)
+		found, ours, err := container.entry()
+		if err != nil {
+			return nil, fmt.Errorf("parse kubelet checkpoint: container %q: %w", container.ContainerName, err)
 		}
-		key := response.GetEnvs()[AllocationVariable]
-		if key == "" || container.PodUID == "" {
-			continue // made by another plugin for the same resource
+		if ours {
+			entries = append(entries, found)
 		}
-		found := entry{key: key, podUID: container.PodUID, container: container.ContainerName}
-		for _, ids := range container.DeviceIDs {
-			found.deviceIDs = append(found.deviceIDs, ids...)
-		}
-		slices.Sort(found.deviceIDs)
-		entries = append(entries, found)
 	}
 	return entries, nil
+}
+
+// entry reads the response to Allocate. It is not ours when it says something and has no allocation key: another plugin
+// served the resource then.
+func (c checkpointEntry) entry() (found entry, ours bool, err error) {
+	var response v1beta1.ContainerAllocateResponse
+	if err := proto.Unmarshal(c.AllocResp, &response); err != nil {
+		return entry{}, false, fmt.Errorf("response: %w", err)
+	}
+	found = entry{key: response.GetEnvs()[AllocationVariable], podUID: c.PodUID, container: c.ContainerName}
+	for _, ids := range c.DeviceIDs {
+		found.deviceIDs = append(found.deviceIDs, ids...)
+	}
+	slices.Sort(found.deviceIDs)
+	says := len(response.GetEnvs()) + len(response.GetMounts()) + len(response.GetDevices()) + len(response.GetCdiDevices()) +
+		len(response.GetAnnotations())
+	switch {
+	case found.key == "" && says > 0:
+		return entry{}, false, nil
+	case found.key == "":
+		return entry{}, false, fmt.Errorf("devices %q and no response that can be read", found.deviceIDs)
+	case c.PodUID == "":
+		return entry{}, false, fmt.Errorf("allocation %s and no pod", found.key)
+	}
+	return found, true, nil
 }
 
 // learnNames asks the pod-resources API when a pod of the checkpoint has no name yet. The API knows no UIDs: the

@@ -5,6 +5,7 @@ package kubelet
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -223,12 +224,46 @@ func TestUnreadableCheckpoint(t *testing.T) {
 	if got, err := reader.Holders(t.Context()); err != nil || len(got.List) != 0 {
 		t.Errorf("empty checkpoint: %+v %v", got, err)
 	}
-	for _, text := range []string{"", "{", "null", "{}", `{"Data":null}`, `[]`, `{"Data":{"PodDeviceEntries":[{"ResourceName":"nvidia.com/gpu","AllocResp":"/////w=="}]}}`} {
+	response := func(envs map[string]string) string {
+		encoded, err := proto.Marshal(&v1beta1.ContainerAllocateResponse{Envs: envs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return base64.StdEncoding.EncodeToString(encoded)
+	}
+	held := func(fields string) string {
+		return `{"Data":{"PodDeviceEntries":[{"ResourceName":"nvidia.com/gpu","ContainerName":"c","DeviceIDs":{"-1":["GPU-a::0"]}` + fields + `}]}}`
+	}
+	for _, text := range []string{"", "{", "null", "{}", `{"Data":null}`, `[]`, `{"Data":{}}`,
+		`{"Data":{"RegisteredDevices":{"nvidia.com/gpu":["GPU-a::0"]}}}`,
+		`{"Data":{"DeviceEntries":[{"PodUID":"u","ResourceName":"nvidia.com/gpu"}]}}`, // the key has another name
+		`{"Data":{"PodDeviceEntries":{}}}`, `{"Data":{"PodDeviceEntries":7}}`,
+		`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","Resource":"nvidia.com/gpu"}]}}`, // a field has another name
+		held(`,"PodUID":"u"`), held(`,"PodUID":"u","AllocResp":null`), held(`,"PodUID":"u","AllocResp":""`),
+		held(`,"PodUID":"u","AllocResp":"/////w=="`),
+		held(`,"PodUID":"u","AllocResp":"sgYBeA=="`),                                        // only a field that nobody knows
+		held(`,"AllocResp":"` + response(map[string]string{AllocationVariable: "k"}) + `"`), // of no pod
+	} {
 		if err := os.WriteFile(filepath.Join(directory, checkpointPath), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := reader.Holders(t.Context()); err == nil {
 			t.Errorf("checkpoint %q was taken for readable: %+v", text, got)
+		}
+	}
+}
+
+// What is not there is known not to be there: no holders, or those of another plugin of the same resource.
+func TestNobodyHolds(t *testing.T) {
+	foreign, err := proto.Marshal(&v1beta1.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{`{"Data":{"PodDeviceEntries":null}}`, `{"Data":{"PodDeviceEntries":[]}}`,
+		`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["GPU-a"]},"AllocResp":"` +
+			base64.StdEncoding.EncodeToString(foreign) + `"}]}}`} {
+		if got, err := parseCheckpoint([]byte(text), resource); err != nil || len(got) != 0 {
+			t.Errorf("%s: %+v %v", text, got, err)
 		}
 	}
 }
