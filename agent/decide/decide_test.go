@@ -130,6 +130,12 @@ func parseAllocation(t *testing.T, words []string) monitor.Allocation {
 		case "pages":
 			allocation.Pages, share.Measured = monitor.PagesState(value), value == "readable"
 			allocation.Reason = "pages are " + value
+		case "damage":
+			allocation.Damage = monitor.Damage(number(t, value))
+		case "grown":
+			allocation.Damage = monitor.DamageGrown
+		case "frozen":
+			allocation.Frozen = monitor.Damage(number(t, value))
 		case "used":
 			share.UsedBytes = number(t, value)
 		case "limit":
@@ -171,7 +177,7 @@ func render(decisions Decisions, state State) []string {
 			name string
 			set  bool
 		}{{"tampered", verdict.Tampered}, {"missing", verdict.Missing}, {"over-limit", verdict.OverLimit},
-			{"release", verdict.Release}} {
+			{"freeze", verdict.Freeze != monitor.DamageNone}, {"frozen", verdict.Frozen}, {"release", verdict.Release}} {
 			if flag.set {
 				line += " " + flag.name
 			}

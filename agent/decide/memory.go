@@ -14,6 +14,11 @@ type AllocationVerdict struct {
 	Tampered bool
 	// Missing: a page is not there. It is to be made again; processes that run keep the old one.
 	Missing bool
+	// Freeze: the usage page may have lost what idle processes hold, so nothing more may be allocated until the
+	// container starts again. To be done before the page is put right, in the epoch of the snapshot only.
+	Freeze monitor.Damage
+	// Frozen: nothing more may be allocated, as of this tick.
+	Frozen bool
 	// OverLimit: by its own book the container holds more of a GPU than it was granted.
 	OverLimit bool
 	// Release: its container is gone; the ledger takes the slices back and the pages are removed.
@@ -82,6 +87,10 @@ func judgePages(allocation monitor.Allocation, verdict *AllocationVerdict) {
 		verdict.Missing, verdict.Reason = true, allocation.Reason
 	case monitor.PagesReadable, monitor.PagesUnknown:
 	}
+	if allocation.Frozen == monitor.DamageNone && allocation.Damage != monitor.DamageGrown {
+		verdict.Freeze = allocation.Damage
+	}
+	verdict.Frozen = allocation.Frozen != monitor.DamageNone || verdict.Freeze != monitor.DamageNone
 	for _, share := range allocation.GPUs {
 		if share.Measured && share.UsedBytes > share.LimitBytes {
 			verdict.OverLimit = true

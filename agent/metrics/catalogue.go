@@ -57,7 +57,7 @@ func sliceRows() []row {
 		{"vgpud_slice_info", gauge, "Which slices an allocation holds; always 1.",
 			slices.Concat([]string{"slice"}, sliceLabels), sliceInfo},
 		{"vgpud_allocation_verdict", gauge,
-			"1 while the verdict stands: tampered (usage page changed by the container), missing (a page is not there), over_limit (holds more than granted).",
+			"1 while the verdict stands: tampered (usage page changed by the container), missing (a page is not there), frozen (its page was damaged: it gets no more memory until its container starts again), over_limit (holds more than granted).",
 			[]string{"allocation", "verdict", "namespace", "pod", "container"}, verdicts},
 		{"vgpud_tampered_pages_total", counter, "How often a usage page was found changed by its container and restored.",
 			nil, single(func(view View) float64 { return float64(view.TamperedTotal) })},
@@ -180,6 +180,7 @@ func verdicts(view View) []sample {
 		samples = append(samples,
 			sample{append([]string{verdict.Key, "tampered"}, owner...), truth(verdict.Tampered)},
 			sample{append([]string{verdict.Key, "missing"}, owner...), truth(verdict.Missing)},
+			sample{append([]string{verdict.Key, "frozen"}, owner...), truth(verdict.Frozen)},
 			sample{append([]string{verdict.Key, "over_limit"}, owner...), truth(verdict.OverLimit)})
 	}
 	return samples

@@ -50,7 +50,7 @@ func exampleView() View {
 		},
 		Decisions: decide.Decisions{
 			GPUs:        []decide.GPUVerdict{{UUID: "GPU-a", Healthy: true, Reason: "ok"}, {UUID: "GPU-b", Reason: "gpu-lost"}},
-			Allocations: []decide.AllocationVerdict{{Key: "k1", OverLimit: true}, {Key: "k2", Tampered: true}, {Key: "k3", Missing: true}},
+			Allocations: []decide.AllocationVerdict{{Key: "k1", OverLimit: true}, {Key: "k2", Tampered: true, Frozen: true}, {Key: "k3", Missing: true}},
 		},
 		TamperedTotal: 3,
 		Slices:        []SliceCounts{{GPUUUID: "GPU-a", Free: 8, Allocated: 2}, {GPUUUID: "GPU-b", Allocated: 1, Withdrawn: 9}},

@@ -179,6 +179,7 @@ func (c *collector) readPages() {
 // page is the container's to write.
 func (a *Allocation) apply(usage source.PageUsage) {
 	a.Pages, a.Reason = usage.State, usage.Reason
+	a.Damage, a.Epoch, a.Frozen = usage.Damage, usage.Epoch, usage.Frozen
 	if usage.State != source.PagesReadable {
 		return
 	}

@@ -37,6 +37,15 @@ const (
 	PagesUnknown  = source.PagesUnknown
 )
 
+// Damage is what was done to a usage page; see package source.
+type Damage = source.Damage
+
+// Damage that decisions tell from the others.
+const (
+	DamageNone  = source.DamageNone
+	DamageGrown = source.DamageGrown
+)
+
 // Owner is the container that holds an allocation; see package source.
 type Owner = source.Owner
 
@@ -73,6 +82,9 @@ type Allocation struct {
 	Owner  Owner
 	Pages  PagesState
 	Reason string // why its pages are not readable
+	Damage Damage // to its usage page
+	Epoch  uint32 // of its limits page; 0: it cannot be read
+	Frozen Damage // why nothing more may be allocated in this epoch
 	GPUs   []Share
 
 	// Absent is true when the kubelet's record was read and does not hold the allocation.

@@ -84,11 +84,23 @@ const (
 	PagesUnknown  PagesState = "unknown"  // the read failed for another reason
 )
 
+// Damage is what was done to a usage page, in the numbers of package limiter.
+type Damage uint32
+
+// Damage that decisions tell from the others, of which each may have lost what idle processes hold.
+const (
+	DamageNone  Damage = 0
+	DamageGrown Damage = 1 << 16 // longer than it was made, and whole
+)
+
 // PageUsage is what the usage page of one allocation says. Its numbers are the container's own claims.
 type PageUsage struct {
 	Key       string
 	State     PagesState
 	Reason    string // for every state but readable
+	Damage    Damage // to the usage page
+	Epoch     uint32 // of the limits page; 0: it cannot be read
+	Frozen    Damage // why nothing more may be allocated in this epoch
 	Devices   []DeviceUsage
 	Processes []PageProcess // registered since the container started; some may be gone
 }
