@@ -2,7 +2,7 @@
  * Copyright The vgpud Authors
  *
  * entry.c - the doors through which a program finds the drivers' functions: dlsym, dlvsym and cuGetProcAddress.
- * (The exported hooks are the fourth.) Nothing is remembered about callers and nothing runs at load time.
+ * (The exported hooks are the fourth.) Nothing is remembered about callers.
  *
  * dlsym and dlvsym are jumped into with the caller's registers and stack as they were, so that the real function
  * finds the caller's own return address and RTLD_NEXT means what it meant. Only for a hooked name is the real

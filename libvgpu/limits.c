@@ -95,7 +95,9 @@ void vgpu_environment_read(struct vgpu_environment *environment, char *const *va
     int index = *rest == '_' ? parse_index(rest + 1, '=') : -EINVAL;
     if (index < 0 || index >= VGPU_MAX_DEVICES) continue;
     by_index[index] = VGPU_NO_LIMIT;
-    read_limit(*variables, rest + (index > 9 ? 4 : 3), &by_index[index], &has_index[index]);
+    while (*rest++ != '=') {
+    }
+    read_limit(*variables, rest, &by_index[index], &has_index[index]);
     environment->limited |= has_index[index];
   }
   for (int i = 0; i < VGPU_MAX_DEVICES; i++)

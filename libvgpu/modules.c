@@ -10,10 +10,17 @@
 
 #include <errno.h>
 #include <link.h>
+#include <stdbool.h>
 
+#include "include/vgpu_abi.h"
 #include "text.h"
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden"))); /* made by the linker: our own base */
+
+/* By this export one libvgpu knows another; the value is the version of the pages that it reads. */
+extern const uint32_t vgpud_libvgpu;
+__attribute__((visibility("default"), used)) const uint32_t vgpud_libvgpu = VGPU_ABI_VERSION;
+
 extern int dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *data) __attribute__((weak));
 
 struct module {
@@ -109,6 +116,10 @@ static int driver_rank(enum vgpu_library library, const struct module *module, c
   return vgpu_text_starts(file, driver_names[library]) ? 2 : 1;
 }
 
+static int is_libvgpu(const struct module *module) {
+  return find_in_module(module, "vgpud_libvgpu") != NULL;
+}
+
 static int is_self(const struct dl_phdr_info *info) {
   return info->dlpi_addr == (uintptr_t)__ehdr_start;
 }
@@ -138,7 +149,9 @@ static int visit_search(struct dl_phdr_info *info, size_t size, void *data) {
     search->passed_self = 1;
     return 0;
   }
-  if ((search->library == VGPU_LIBRARY_NEXT && !search->passed_self) || !module_open(&module, info)) return 0;
+  bool is_later = search->library == VGPU_LIBRARY_NEXT || search->library == VGPU_LIBRARY_VGPU;
+  if ((is_later && !search->passed_self) || !module_open(&module, info)) return 0;
+  if (search->library == VGPU_LIBRARY_VGPU && !is_libvgpu(&module)) return 0;
   if (search->library == VGPU_LIBRARY_CUDA || search->library == VGPU_LIBRARY_NVML) {
     int rank = driver_rank(search->library, &module, info->dlpi_name);
     if (rank <= search->rank) return 0;
@@ -146,7 +159,7 @@ static int visit_search(struct dl_phdr_info *info, size_t size, void *data) {
   }
   for (size_t i = 0; i < search->count; i++)
     search->found[i] = find_in_module(&module, search->names[i]);
-  return search->rank == 2 || (search->rank == 0 && search->found[0] != NULL);
+  return search->library == VGPU_LIBRARY_VGPU || search->rank == 2 || (search->rank == 0 && search->found[0] != NULL);
 }
 
 void vgpu_find_symbols(enum vgpu_library library, const char *const *names, void **found, size_t count) {
@@ -166,6 +179,7 @@ struct place {
   enum vgpu_library library;
   uintptr_t address;
   int is_driver;
+  int is_libvgpu;
 };
 
 static int visit_place(struct dl_phdr_info *info, size_t size, void *data) {
@@ -175,6 +189,7 @@ static int visit_place(struct dl_phdr_info *info, size_t size, void *data) {
   if (!contains(info, place->address)) return 0;
   if (is_self(info) || !module_open(&module, info)) return 1;
   place->is_driver = driver_rank(place->library, &module, info->dlpi_name) != 0;
+  place->is_libvgpu = is_libvgpu(&module);
   return 1;
 }
 
@@ -182,6 +197,12 @@ int vgpu_is_in_driver(enum vgpu_library library, const void *address) {
   struct place place = {.library = library, .address = (uintptr_t)address};
   if (dl_iterate_phdr) dl_iterate_phdr(visit_place, &place);
   return place.is_driver;
+}
+
+int vgpu_is_in_libvgpu(const void *address) {
+  struct place place = {.library = VGPU_LIBRARY_CUDA, .address = (uintptr_t)address};
+  if (dl_iterate_phdr) dl_iterate_phdr(visit_place, &place);
+  return place.is_libvgpu;
 }
 
 struct path_copy {

@@ -14,6 +14,7 @@ enum vgpu_library {
   VGPU_LIBRARY_CUDA, /* the CUDA driver: libcuda.so*, else the first module with its marker symbols */
   VGPU_LIBRARY_NVML, /* libnvidia-ml.so*, likewise */
   VGPU_LIBRARY_NEXT, /* every module loaded after ourselves, in load order: what RTLD_NEXT means */
+  VGPU_LIBRARY_VGPU, /* the first other libvgpu that was loaded after ourselves */
   VGPU_LIBRARY_ANY   /* every module but ourselves, in load order */
 };
 
@@ -25,6 +26,9 @@ void vgpu_find_symbols(enum vgpu_library library, const char *const *names, void
 
 /* Whether `address` lies in a module that is a driver of this kind (not in ourselves). */
 int vgpu_is_in_driver(enum vgpu_library library, const void *address);
+
+/* Whether `address` lies in another libvgpu. */
+int vgpu_is_in_libvgpu(const void *address);
 
 /* The path of this library as the loader names it; copied, NUL ended. -ENAMETOOLONG, -ENOENT. */
 int vgpu_own_path(char *path, size_t size);

@@ -19,6 +19,7 @@ enum {
   ENTRY_BYTES = 4096,
   PAGE_BYTES = 4096,
   SEEK_TO_END = 2,
+  MAX_LINKS = 8,
   LOCK_EXCLUSIVE = 2,
   LOCK_RELEASE = 8
 };
@@ -112,25 +113,66 @@ static int open_all(struct vgpu_pages *pages, int directory) {
   return -ESRCH;
 }
 
-/* "<directory of the library>/alloc". */
-static int alloc_path(char path[PATH_BYTES]) {
-  static const char alloc[] = "alloc";
-  int result = vgpu_own_path(path, PATH_BYTES - sizeof(alloc));
-  if (result != 0) return result;
-  size_t length = vgpu_text_length(path);
+/* Where the pages are, as it was when the library was loaded. */
+static struct {
+  bool is_known;
+  bool promised;         /* the directory was there, or could not be looked at */
+  int error;             /* of finding its path */
+  char path[PATH_BYTES]; /* "<directory of the library>/alloc" */
+} place;
+
+/* The loader may have been given a relative path: makes it one from the root. */
+static int make_absolute(char path[PATH_BYTES]) {
+  char given[PATH_BYTES];
+  if (path[0] == '/') return 0;
+  vgpu_text_copy(given, sizeof(given), path);
+  long bytes = vgpu_syscall2(__NR_getcwd, (long)path, PATH_BYTES - 1);
+  if (bytes <= 1 || path[0] != '/') return vgpu_text_copy(path, PATH_BYTES, given); /* as good as it gets */
+  path[bytes - 1] = '/';
+  return vgpu_text_copy(path + bytes, PATH_BYTES - (size_t)bytes, given);
+}
+
+/* `name` in place of the last part of `path`, or of all of it when it begins at the root. */
+static int put_beside(char path[PATH_BYTES], const char *name) {
+  size_t length = *name == '/' ? 0 : vgpu_text_length(path);
   while (length > 0 && path[length - 1] != '/')
     length--;
-  return vgpu_text_copy(path + length, PATH_BYTES - length, alloc);
+  return vgpu_text_copy(path + length, PATH_BYTES - length, name);
+}
+
+/* Beside the library by the name that the loader was given; else, where that is a link, beside what it points to. */
+static int find_place(void) {
+  char library[PATH_BYTES], target[PATH_BYTES];
+  int result = vgpu_own_path(library, sizeof(library));
+  if (result == 0) result = make_absolute(library);
+  for (int links = 0; result == 0 && links <= MAX_LINKS; links++) {
+    vgpu_text_copy(place.path, PATH_BYTES, library);
+    result = put_beside(place.path, "alloc");
+    if (result != 0) break;
+    place.promised = vgpu_syscall3(__NR_faccessat, VGPU_AT_FDCWD, (long)place.path, 0) != -ENOENT;
+    long bytes = place.promised ? 0 : vgpu_sys_readlink(library, target, PATH_BYTES - 1);
+    if (bytes <= 0) break;
+    target[bytes] = 0;
+    result = put_beside(library, target);
+  }
+  return result;
+}
+
+/* The only thing that runs when the library is loaded: a program may change its directory, its root and its
+ * environment before its first call, and is limited all the same. */
+__attribute__((constructor)) static void note_place(void) {
+  if (place.is_known) return;
+  place.is_known = true;
+  place.error = find_place();
 }
 
 int vgpu_pages_open(struct vgpu_pages *pages) {
-  char path[PATH_BYTES];
-  int result = alloc_path(path);
-  if (result != 0) return result == -ENOENT ? -EINVAL : result;
-  long directory = vgpu_sys_openat(VGPU_AT_FDCWD, path, VGPU_O_RDONLY | VGPU_O_DIRECTORY | VGPU_O_CLOEXEC, 0);
-  if (directory == -ENOENT) return -ENOENT;
+  note_place(); /* a library before us may call the driver when it is loaded */
+  if (place.error != 0) return place.error == -ENOENT ? -EINVAL : place.error;
+  long directory = vgpu_sys_openat(VGPU_AT_FDCWD, place.path, VGPU_O_RDONLY | VGPU_O_DIRECTORY | VGPU_O_CLOEXEC, 0);
+  if (directory == -ENOENT && !place.promised) return -ENOENT;
   if (directory < 0) {
-    vgpu_log("cannot open %s (error %d): nothing can be allocated", path, (int)-directory);
+    vgpu_log("cannot open %s (error %d): nothing can be allocated", place.path, (int)-directory);
     return 0;
   }
   if (open_all(pages, (int)directory) != 0) pages->count = 0;
@@ -151,7 +193,8 @@ static void *map_shared_cache(const char *path, size_t *bytes) {
   void *mapping = (void *)(result != 0 ? result : (long)-EINVAL);
   if (result == 0 && (size == 0 || size == (long)wanted)) {
     mapping = vgpu_sys_mmap(NULL, wanted, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED, (int)fd, 0);
-    if (size == 0 && !is_error(mapping)) vgpu_usage_init(mapping, VGPU_MAX_DEVICES);
+    /* Also where somebody was killed between making the file and writing its header: it is still all zero. */
+    if (!is_error(mapping) && *(uint64_t *)mapping == 0) vgpu_usage_init(mapping, VGPU_MAX_DEVICES);
   }
   vgpu_syscall2(__NR_flock, fd, LOCK_RELEASE); /* a mapping keeps the lock beyond close */
   vgpu_sys_close((int)fd);

@@ -22,7 +22,7 @@ struct vgpu_pages {
 uint32_t *vgpu_pages_canary(struct vgpu_pages *pages);
 
 /* Opens every alloc/<key> beside the library. 0: all of them are open, or one of them is not right, is logged,
- * and none counts (limit 0). -ENOENT: there is no directory alloc. */
+ * and none counts (limit 0). -ENOENT: there is no directory alloc, and was none when the library was loaded. */
 int vgpu_pages_open(struct vgpu_pages *pages);
 
 /* Makes one pair of pages from the environment: shared with forked children, or with every process that names

@@ -74,13 +74,19 @@ static enum vgpu_library library_of(const char *name) {
   return name[0] == 'c' ? VGPU_LIBRARY_CUDA : VGPU_LIBRARY_NVML;
 }
 
-/* Fills the slots of one driver, if it is loaded. */
+/* Fills the slots of one driver, if it is loaded. Where another libvgpu stands behind us, its hooks are what we call
+ * for what the driver has: limits of nested slices chain, and each can only lower. Only modules behind us are asked, so
+ * that no ring can form. */
 static void fill(enum vgpu_library library) {
-  void *found[VGPU_NAME_COUNT];
+  void *found[VGPU_NAME_COUNT], *behind[VGPU_HOOK_COUNT];
   const char *lacks = NULL;
   bool is_loaded = false;
   static uint64_t next;
   vgpu_find_symbols(library, names, found, VGPU_NAME_COUNT);
+  vgpu_find_symbols(VGPU_LIBRARY_VGPU, names, behind, VGPU_HOOK_COUNT);
+  for (unsigned i = 0; i < VGPU_HOOK_COUNT; i++) {
+    if (found[i] && behind[i]) found[i] = behind[i];
+  }
   for (unsigned i = 0; i < VGPU_NAME_COUNT; i++) {
     if (found[i]) {
       is_loaded = true;
@@ -109,7 +115,7 @@ void *vgpu_hook_for_answer(int index, void *address) {
   void *known = __atomic_load_n(&vgpu_real_slots[index], __ATOMIC_RELAXED);
   if (address == known) return hooks[index];
   enum vgpu_library library = library_of(names[index]);
-  if (!vgpu_is_in_driver(library, address)) return address;
+  if (!vgpu_is_in_driver(library, address) && !vgpu_is_in_libvgpu(address)) return address;
   for (unsigned i = 0; known && i < VGPU_NAME_COUNT; i++) {
     if (library_of(names[i]) == library) __atomic_store_n(&vgpu_real_slots[i], NULL, __ATOMIC_RELAXED);
   }

@@ -24,7 +24,7 @@ enum vgpu_name {
   VGPU_NAME_COUNT
 };
 
-/* The driver's own functions; atomic, read through vgpu_real. */
+/* The driver's own functions, or those of another libvgpu behind us; atomic, read through vgpu_real. */
 extern void *vgpu_real_slots[VGPU_NAME_COUNT];
 
 /* Fills the slots and gives that of `name`; NULL when the driver is not there or lacks it. */

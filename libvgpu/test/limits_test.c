@@ -73,6 +73,10 @@ static void test_environment(void) {
   CHECK_EQUAL(environment.limit_bytes[2], 1073741824, "an empty value is as unset");
   CHECK_EQUAL(environment.limit_bytes[11], 2147483648, "two digits");
 
+  char *padded[] = {"CUDA_DEVICE_MEMORY_LIMIT_07=64Mi", "CUDA_DEVICE_MEMORY_LIMIT_007=1Mi", NULL};
+  vgpu_environment_read(&environment, padded);
+  CHECK_EQUAL(environment.limit_bytes[7], 67108864, "an index with a leading zero");
+
   char *wrong[] = {"CUDA_DEVICE_MEMORY_LIMIT_1=-1", NULL};
   vgpu_environment_read(&environment, wrong);
   CHECK(environment.limited, "an error is a limit");
