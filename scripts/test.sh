@@ -22,9 +22,10 @@ part() { # part NAME COMMAND...: shows the output and keeps it
 
 go_tests() { go test -race -json ./... | "$OUT/tally" -go; }
 
+part core make -C libvgpu/core OUT="$OUT" test
 part libvgpu make -C libvgpu OUT="$OUT" test
 part sim make -C libvgpu/sim OUT="$OUT" test
 part go go_tests
 
 echo "== all parts"
-"$OUT/tally" libvgpu="$logs/libvgpu.log" sim="$logs/sim.log" go="$logs/go.log"
+"$OUT/tally" core="$logs/core.log" libvgpu="$logs/libvgpu.log" sim="$logs/sim.log" go="$logs/go.log"
