@@ -15,10 +15,13 @@ JOBS ?= $(shell nproc)
 export GOFLAGS := -buildvcs=false
 export CGO_ENABLED := 1
 
+# What `vgpud version` and vgpud_build_info tell; only the link depends on it.
+REVISION := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),unknown)
+
 # A nested make takes our job server where there is one, and -j otherwise. V=1 shows its commands.
 SUBMAKE = $(MAKE) $(if $(V),,-s) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
-.PHONY: help build shim sim agent client demo test check e2e bench-shim format docs tools clean need-build
+.PHONY: help build shim sim agent client demo test check e2e bench-shim test-gpu format docs tools clean need-build
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,7 +39,7 @@ sim: need-build
 agent: need-build
 	@echo "building vgpud"
 	@mkdir -p $(OUT)
-	@go build -o $(OUT)/vgpud ./agent
+	@go build -ldflags '-X main.revision=$(REVISION)' -o $(OUT)/vgpud ./agent
 
 # The small driver-API program that the demo runs in a slice; the end-to-end tests run the same source.
 client: $(OUT)/sim/client
@@ -61,6 +64,9 @@ e2e: build ## Run the end-to-end tests on a real one-node Kubernetes cluster (ro
 
 bench-shim: shim sim ## Measure what libvgpu adds to a call, in ns, also as JSON
 	@$(SUBMAKE) -C libvgpu OUT=$(OUT) bench
+
+test-gpu: build bench-shim ## Check caps, views and costs on a real GPU and driver
+	@scripts/test-gpu.sh
 
 format: ## Format Go and C
 	@gofmt -w $$(git ls-files '*.go')

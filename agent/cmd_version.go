@@ -15,20 +15,19 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 )
 
-// buildInfo says which version of the agent this is. A build without version control says "devel".
+// revision is the commit that the agent was built from; the Makefile sets it at the link, since a build that asked
+// version control itself would not run in a tree without it.
+var revision = "unknown"
+
+// buildInfo says which version of the agent this is: "devel" unless it was built as a module of a released version.
 func buildInfo() metrics.Build {
-	build := metrics.Build{Version: "devel", Revision: "unknown", GoVersion: runtime.Version()}
+	build := metrics.Build{Version: "devel", Revision: revision, GoVersion: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return build
 	}
 	if version := info.Main.Version; version != "" && version != "(devel)" {
 		build.Version = version
-	}
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			build.Revision = setting.Value
-		}
 	}
 	return build
 }
