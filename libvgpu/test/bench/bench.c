@@ -13,8 +13,8 @@
  * Starts. /bin/true, likewise in turn and in pairs: CPU time of the child, and wall time from before the spawn
  * until the child is reaped (for four: until the last one is). The target is for the wall time of one.
  *
- * A refusal has no bare run (-1): all that it costs is added. Medians, 99th percentiles and verdicts also go to OUT/bench-shim.json. A target that is not met is said so, and
- * does not fail the run.
+ * A refusal has no bare run (-1): all that it costs is added. Medians, 99th percentiles and verdicts also go to
+ * OUT/bench-shim.json. A target that is not met is said so, and does not fail the run.
  */
 #include <fcntl.h>
 #include <spawn.h>

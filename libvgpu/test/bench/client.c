@@ -72,7 +72,7 @@ struct call {
 
 static const struct call calls[] = {
     {"alloc_free", alloc_free, 20000}, {"query", query, 20000}, {"launch", launch, 500},
-    {"unhooked", unhooked, 200000},    {"pool", pool, 20000},    {"refuse", refuse, 5000}};
+    {"unhooked", unhooked, 200000},    {"pool", pool, 20000},   {"refuse", refuse, 5000}};
 
 static double cpu_ns(void) {
   struct timespec time;
