@@ -45,7 +45,7 @@ const (
 	releaseAfterTicks = 2
 )
 
-// parts are what tests and the demonstration put in the place of the real thing. The zero value is the real thing.
+// parts are what tests put in the place of the real thing. The zero value is the real thing.
 type parts struct {
 	gpus       source.GPUs        // nil: NVML
 	procRoot   string             // "": "/"
@@ -70,6 +70,7 @@ type app struct {
 	build   metrics.Build
 	parts   parts
 	noted   notes
+	started bool
 	closers []func(context.Context) error // in the order of starting
 }
 
@@ -95,6 +96,7 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 	if err := a.tick(ctx); err != nil {
 		return err
 	}
+	a.started = true
 	a.log.Info("started", "gpus", len(a.state.GPUs), "allocations", len(a.books.Snapshot()), "library", a.build.LibraryBuildID)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.server.Run(ctx) })
@@ -125,11 +127,7 @@ func (a *app) open() error {
 		return err
 	}
 	a.openSources()
-	a.server, err = plugin.New(plugin.Config{
-		ResourceName: a.config.ResourceName, KubeletDir: a.config.KubeletDir, Strategy: a.config.DeviceListStrategy,
-		CDIKind: a.config.CDIKind, ContainerDir: a.config.ContainerDir, LibraryDir: a.libraryDir(),
-		BuildID: a.build.LibraryBuildID, PagesDir: a.config.PagesDir, Timing: a.parts.timing,
-	}, a.books, a.pages, a.baseLog)
+	a.server, err = plugin.New(pluginConfig(a.config, a.build.LibraryBuildID, a.parts.timing), a.books, a.pages, a.baseLog)
 	if err != nil {
 		return fmt.Errorf("make plugin: %w", err)
 	}
@@ -139,6 +137,17 @@ func (a *app) open() error {
 	}
 	return nil
 }
+
+// pluginConfig is what the plugin is told of the configuration.
+func pluginConfig(config Config, buildID string, timing plugin.Timing) plugin.Config {
+	return plugin.Config{
+		ResourceName: config.ResourceName, KubeletDir: config.KubeletDir, Strategy: config.DeviceListStrategy,
+		CDIKind: config.CDIKind, ContainerDir: config.ContainerDir, LibraryDir: libraryDir(config),
+		BuildID: buildID, PagesDir: config.PagesDir, Timing: timing,
+	}
+}
+
+func libraryDir(config Config) string { return filepath.Join(config.StateDir, "library") }
 
 func (a *app) openSources() {
 	gpus := a.parts.gpus
@@ -150,12 +159,10 @@ func (a *app) openSources() {
 	holders := kubelet.New(a.config.KubeletDir, a.config.ResourceName)
 	a.onClose(func(context.Context) error { return holders.Close() })
 	a.sources = monitor.Sources{
-		GPUs: gpus, Ledger: ledgersource.New(a.books), Pages: pages.New(a.config.PagesDir),
+		GPUs: gpus, Ledger: ledgersource.New(a.books), Pages: pages.New(a.pagesPath),
 		Procs: procs.New(a.parts.procRoot), Kubelet: holders,
 	}
 }
-
-func (a *app) libraryDir() string { return filepath.Join(a.config.StateDir, "library") }
 
 // installLibrary puts our library where responses name it, and takes builds away that no allocation names.
 func (a *app) installLibrary() error {
@@ -164,13 +171,13 @@ func (a *app) installLibrary() error {
 		inUse[record.Library.BuildID] = true
 	}
 	isInUse := func(build string) bool { return inUse[build] }
-	build, err := plugin.InstallLibrary(a.config.Library, a.libraryDir(), a.config.ContainerDir)
+	build, err := plugin.InstallLibrary(a.config.Library, libraryDir(a.config), a.config.ContainerDir)
 	if err != nil {
 		return fmt.Errorf("install library %s: %w", a.config.Library, err)
 	}
 	a.build.LibraryBuildID = build
 	inUse[build] = true
-	removed, err := plugin.SweepLibraries(a.libraryDir(), isInUse)
+	removed, err := plugin.SweepLibraries(libraryDir(a.config), isInUse)
 	if len(removed) > 0 {
 		a.log.Info("removed libraries that no allocation names", "builds", removed)
 	}
@@ -180,33 +187,61 @@ func (a *app) installLibrary() error {
 	return nil
 }
 
-// preparePages makes the pages directory and removes pages that no record names.
+// preparePages makes the pages directory, and those of older allocations when it was another one then, and removes
+// pages that no record names.
 func (a *app) preparePages() error {
 	mount := a.parts.mountPages
 	if mount == nil {
 		mount = func(directory string) error { return mountPages(directory, a.log) }
 	}
-	if err := mount(a.config.PagesDir); err != nil {
+	a.pages = newPageStore(a.config.PagesDir, mount, a.log)
+	if err := a.pages.Ready(); err != nil {
 		return fmt.Errorf("prepare pages directory: %w", err)
 	}
-	a.pages = &pageStore{directory: a.config.PagesDir}
-	held := map[string]bool{}
-	for _, record := range a.books.Snapshot() {
-		held[record.Key] = true
-	}
-	removed, err := a.pages.sweep(func(key string) bool { return held[key] })
-	if len(removed) > 0 {
-		a.log.Info("removed pages that no record names", "allocations", removed)
-	}
-	if err != nil {
-		a.log.Warn("old pages stay", "error", err)
+	for directory, held := range a.pagesDirectories() {
+		if directory != a.config.PagesDir {
+			a.log.Info("older allocations keep their pages directory", "directory", directory, "allocations", len(held))
+			if err := a.pages.prepare(directory); err != nil {
+				a.log.Error("older allocations cannot start again", "directory", directory, "error", err)
+				continue
+			}
+		}
+		removed, err := a.pages.sweep(directory, func(key string) bool { return held[key] })
+		if len(removed) > 0 {
+			a.log.Info("removed pages that no record names", "allocations", removed)
+		}
+		if err != nil {
+			a.log.Warn("old pages stay", "error", err)
+		}
 	}
 	return nil
 }
 
+// pagesDirectories lists the directories of pages, and the keys of the allocations in each.
+func (a *app) pagesDirectories() map[string]map[string]bool {
+	directories := map[string]map[string]bool{a.config.PagesDir: {}}
+	for _, record := range a.books.Snapshot() {
+		if directories[record.PagesDir] == nil {
+			directories[record.PagesDir] = map[string]bool{}
+		}
+		directories[record.PagesDir][record.Key] = true
+	}
+	return directories
+}
+
+// pagesPath is where the pages of an allocation are. One that was given up since has none.
+func (a *app) pagesPath(key string) string {
+	record, held := a.books.Record(key)
+	if !held {
+		record = ledger.Record{Key: key, PagesDir: a.config.PagesDir}
+	}
+	return pagesOf(record)
+}
+
 func (a *app) onClose(closer func(context.Context) error) { a.closers = append(a.closers, closer) }
 
-// close ends every part, the last one first. It waits no longer than a few seconds.
+// close ends every part, the last one first; a fault with one does not keep the others. It waits no longer than a few
+// seconds.
 func (a *app) close() error {
 	const patience = 3 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -217,9 +252,11 @@ func (a *app) close() error {
 			faults = append(faults, err)
 		}
 	}
-	if err := errors.Join(faults...); err != nil {
-		a.log.Warn("stopping", "error", err)
+	if a.started {
+		a.log.Info("stopped; running containers stay limited")
 	}
-	a.log.Info("stopped; running containers stay limited")
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
 	return nil
 }

@@ -226,7 +226,7 @@ func (r *running) allocate(pod string, count int) (key string, devices []string)
 	if _, err := r.node.kubelet.StartContainer(ctx, "uid-"+pod, "gmx"); err != nil {
 		r.node.t.Fatal(err)
 	}
-	return got.Response.GetEnvs()["VGPUD_ALLOCATION"], got.DeviceIDs
+	return got.Response.GetEnvs()[plugin.AllocationVariable], got.DeviceIDs
 }
 
 func (n *node) pages(key string) string { return filepath.Join(n.config.PagesDir, key) }

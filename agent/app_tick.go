@@ -14,6 +14,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -29,17 +30,18 @@ func (a *app) loop(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		err := a.tick(ctx)
-		a.noted.change(a.log, "list of slices", err)
+		a.noted.change(a.log, subject{stage: stageOffer}, err)
 		var changed error
 		if a.config.Changed() {
 			changed = errors.New("the configuration file was changed; it is read at the next start")
 		}
-		a.noted.change(a.log, "configuration", changed)
+		a.noted.change(a.log, subject{stage: stageConfigure}, changed)
 	}
 }
 
 // tick looks at everything once and acts. An error says that the slices cannot be offered as configured.
 func (a *app) tick(ctx context.Context) error {
+	a.keepPages()
 	snapshot := monitor.Collect(ctx, a.sources, a.parts.now())
 	if ctx.Err() != nil {
 		return nil // stopping: what could not be read now means nothing
@@ -69,14 +71,14 @@ func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 		if !status.Up && !status.Absent {
 			fault = errors.New(status.Error)
 		}
-		a.noted.change(a.log, "source "+status.Name, fault)
+		a.noted.change(a.log, subject{stage: stageObserve, source: status.Name}, fault)
 	}
 	for _, verdict := range decisions.Allocations {
 		var fault error
 		if verdict.Tampered || verdict.OverLimit || verdict.Missing {
 			fault = errors.New(verdict.Reason)
 		}
-		a.noted.change(a.log, "allocation "+verdict.Key, fault)
+		a.noted.change(a.log, subject{stage: stageJudge, allocation: verdict.Key}, fault)
 	}
 }
 
@@ -97,6 +99,15 @@ func inventory(verdicts []decide.GPUVerdict) []plugin.GPU {
 	return gpus
 }
 
+// keepPages sees to it that the directories of pages are there and mounted, before the pages are read.
+func (a *app) keepPages() {
+	var faults []error
+	for directory := range a.pagesDirectories() {
+		faults = append(faults, a.pages.prepare(directory))
+	}
+	a.noted.change(a.log, subject{stage: stageRepair}, errors.Join(faults...))
+}
+
 // applyAllocations acts on each verdict. A fault with one allocation is logged and does not stop the others.
 func (a *app) applyAllocations(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 	observed := map[string]monitor.Allocation{}
@@ -104,43 +115,51 @@ func (a *app) applyAllocations(snapshot *monitor.Snapshot, decisions decide.Deci
 		observed[allocation.Key] = allocation
 	}
 	for _, verdict := range decisions.Allocations {
+		record, held := a.books.Record(verdict.Key)
+		if !held {
+			continue // given up since the snapshot
+		}
 		allocation := observed[verdict.Key]
 		var err error
 		switch {
 		case verdict.Release:
-			err = a.release(allocation, verdict.Reason)
-		case verdict.Tampered:
-			err = a.pages.restoreUsage(verdict.Key)
-		case verdict.Missing:
-			err = a.restoreMissing(verdict.Key)
+			err = a.release(record, allocation, verdict.Reason)
+		case verdict.Tampered, verdict.Missing:
+			err = a.putRight(record, allocation, verdict)
 		}
 		if err == nil && !verdict.Release && snapshot.SourceUp(monitor.SourceKubelet) && !allocation.Absent && allocation.Owner.Known() {
 			err = a.identify(allocation)
 		}
-		a.noted.change(a.log, "putting right "+verdict.Key, err)
+		a.noted.change(a.log, subject{stage: stageRepair, allocation: verdict.Key}, err)
 	}
 	a.noted.keep(observed)
 }
 
+// putRight freezes the allocation where what it holds may be lost, and only then gives it pages that are right.
+func (a *app) putRight(record ledger.Record, allocation monitor.Allocation, verdict decide.AllocationVerdict) error {
+	if why := limiter.Damage(verdict.Freeze); why != limiter.DamageNone {
+		frozen, err := a.pages.freeze(record, allocation.Epoch, why)
+		if err != nil || !frozen {
+			return err // not frozen: its container has started anew since it was looked at
+		}
+		a.log.Warn("frozen until its container starts again", "allocation", record.Key, "namespace", allocation.Owner.Namespace,
+			"pod", allocation.Owner.Pod, "container", allocation.Owner.Container, "reason", why)
+	}
+	if verdict.Missing && allocation.Epoch == 0 {
+		return a.pages.Restore(record)
+	}
+	return a.pages.restoreUsage(record) // the limits page stays, and with it the freeze
+}
+
 // release gives the slices back and removes the pages. The record goes first: pages without a record are
 // removed at the next start, a record without pages would come back.
-func (a *app) release(allocation monitor.Allocation, reason string) error {
-	if err := a.books.Release(allocation.Key); err != nil {
+func (a *app) release(record ledger.Record, allocation monitor.Allocation, reason string) error {
+	if err := a.books.Release(record.Key); err != nil {
 		return err
 	}
 	a.log.Info("released", "allocation", allocation.Key, "namespace", allocation.Owner.Namespace, "pod", allocation.Owner.Pod,
 		"container", allocation.Owner.Container, "reason", reason)
-	return a.pages.Remove(allocation.Key)
-}
-
-// restoreMissing makes pages again that are gone, unless the allocation has been given up meanwhile.
-func (a *app) restoreMissing(key string) error {
-	for _, record := range a.books.Snapshot() {
-		if record.Key == key {
-			return a.pages.restore(key, record.Grants)
-		}
-	}
-	return nil
+	return a.pages.Remove(record)
 }
 
 func (a *app) identify(allocation monitor.Allocation) error {

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -54,7 +55,7 @@ func completeDemo(command *cobra.Command, options *demo.Options) error {
 	}
 	options.Environ = environment()
 	options.Out = command.OutOrStdout()
-	options.Pages = func(dir string) plugin.Pages { return &pageStore{directory: dir} }
+	options.Pages = func(dir string) plugin.Pages { return newPageStore(dir, makePagesDir, slog.New(slog.DiscardHandler)) }
 	variables := environmentMap(options.Environ)
 	file, isFile := options.Out.(*os.File)
 	options.Colour = isFile && term.IsTerminal(int(file.Fd())) && variables["NO_COLOR"] == "" && variables["TERM"] != "dumb"

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,7 +108,7 @@ func TestDemoDryRun(t *testing.T) {
 	var out bytes.Buffer
 	err := demo.Run(t.Context(), demo.Options{
 		Library: filepath.Join(build, "libvgpu.so"), Out: &out, JSON: true, DryRun: true,
-		Pages: func(dir string) plugin.Pages { return &pageStore{directory: dir} },
+		Pages: func(dir string) plugin.Pages { return newPageStore(dir, makePagesDir, slog.New(slog.DiscardHandler)) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,39 +7,65 @@ package main
 
 import (
 	"log/slog"
-	"strings"
 
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-// notes remembers which faults were said. The zero value is ready. One goroutine uses it.
-type notes struct{ said map[string]string }
+// subject is what a fault is with: something that the agent does, with one source or one allocation where there are
+// several.
+type subject struct {
+	stage      string
+	source     string
+	allocation string // its key
+}
 
-// change logs when the fault called name begins, changes or ends (nil).
-func (n *notes) change(log *slog.Logger, name string, fault error) {
-	if n.said == nil {
-		n.said = map[string]string{}
+// Stages.
+const (
+	stageConfigure = "configure" // the configuration file
+	stageObserve   = "observe"   // reading a source
+	stageJudge     = "judge"     // what an allocation's pages show
+	stageRepair    = "repair"    // acting on a verdict
+	stageOffer     = "offer"     // the list of slices
+	stagePublish   = "publish"   // the metrics file; the older one stays in place
+	stageTidy      = "tidy"      // files that a killed agent left
+)
+
+// LogValue implements slog.LogValuer: only what says something.
+func (s subject) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("stage", s.stage)}
+	if s.source != "" {
+		attrs = append(attrs, slog.String("source", s.source))
 	}
-	before, lasting := n.said[name]
+	if s.allocation != "" {
+		attrs = append(attrs, slog.String("allocation", s.allocation))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// notes remembers which faults were said. The zero value is ready. One goroutine uses it.
+type notes struct{ said map[subject]string }
+
+// change logs when the fault with something begins, changes or ends (nil).
+func (n *notes) change(log *slog.Logger, about subject, fault error) {
+	if n.said == nil {
+		n.said = map[subject]string{}
+	}
+	before, lasting := n.said[about]
 	switch {
 	case fault == nil && lasting:
-		delete(n.said, name)
-		log.Info("fault is over", "what", name)
+		delete(n.said, about)
+		log.Info("fault is over", "", about)
 	case fault != nil && before != fault.Error():
-		n.said[name] = fault.Error()
-		log.Warn("fault", "what", name, "error", fault)
+		n.said[about] = fault.Error()
+		log.Warn("fault", "", about, "error", fault)
 	}
 }
 
 // keep forgets what was said of allocations that are no more.
 func (n *notes) keep(allocations map[string]monitor.Allocation) {
-	for name := range n.said {
-		for _, kind := range []string{"allocation ", "putting right "} {
-			if key, found := strings.CutPrefix(name, kind); found {
-				if _, exists := allocations[key]; !exists {
-					delete(n.said, name)
-				}
-			}
+	for about := range n.said {
+		if _, exists := allocations[about.allocation]; about.allocation != "" && !exists {
+			delete(n.said, about)
 		}
 	}
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// page_store.go keeps the pages of all allocations in one directory, for the plugin (born, epoch, removed) and for
-// the tick (restored). Package limiter knows what is in them.
+// page_store.go keeps the pages of all allocations, for the plugin (born, restored, epoch, removed) and for the tick
+// (put right, restored). Package limiter knows what is in them. Each record names the directory of its own pages, which
+// is the one that was configured when it was granted.
 
 package main
 
@@ -11,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,67 +27,206 @@ import (
 // firstEpoch is the epoch of new pages; 0 is left to pages of nobody.
 const firstEpoch = 1
 
-// pageStore implements plugin.Pages. The lock keeps creation, restoring and removal of pages apart.
+// roomTries is how often pages are tried to be made on a full file system. Between two tries every page that its
+// container made longer is cut; what that frees has to be taken before the container takes it again.
+const roomTries = 64
+
+// pageStore implements plugin.Pages. The lock keeps creation, restoring, changes and removal of pages apart.
 type pageStore struct {
-	directory string
-	mu        sync.Mutex
+	directory string             // of new pages
+	mount     func(string) error // makes a directory of pages, and mounts what bounds its size
+	log       *slog.Logger
+
+	mu    sync.Mutex
+	ready map[string]fileIdentity // directories that were made ready, and what they were then
 }
 
 var _ plugin.Pages = (*pageStore)(nil)
 
-func (s *pageStore) path(key string) string { return filepath.Join(s.directory, key) }
+// fileIdentity tells a directory from another one in its place, such as the one below a mount that is gone.
+type fileIdentity struct{ device, inode uint64 }
 
-// Create implements plugin.Pages.
-func (s *pageStore) Create(key string, grants []ledger.Grant) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.createLocked(key, grants)
+func newPageStore(directory string, mount func(string) error, log *slog.Logger) *pageStore {
+	return &pageStore{directory: directory, mount: mount, log: log, ready: map[string]fileIdentity{}}
 }
 
-func (s *pageStore) createLocked(key string, grants []ledger.Grant) error {
-	limits := limiter.Limits{Key: key, Epoch: firstEpoch}
-	for _, grant := range grants {
+func pagesOf(record ledger.Record) string { return filepath.Join(record.PagesDir, record.Key) }
+
+// Ready implements plugin.Pages.
+func (s *pageStore) Ready() error { return s.prepare(s.directory) }
+
+// prepare makes a directory of pages ready unless it still is what it was when it was made ready: it may have been
+// removed or unmounted since.
+func (s *pageStore) prepare(directory string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.prepareLocked(directory)
+}
+
+func (s *pageStore) prepareLocked(directory string) error {
+	before, known := s.ready[directory]
+	if now, err := identify(directory); err == nil && known && now == before {
+		return nil
+	}
+	if known {
+		s.log.Warn("the pages directory was removed or unmounted; it is made again", "directory", directory)
+	}
+	if err := s.mount(directory); err != nil {
+		return err
+	}
+	now, err := identify(directory)
+	if err != nil {
+		return fmt.Errorf("look up pages directory: %w", err)
+	}
+	s.ready[directory] = now
+	return nil
+}
+
+func identify(directory string) (fileIdentity, error) {
+	var stat unix.Stat_t
+	if err := unix.Lstat(directory, &stat); err != nil {
+		return fileIdentity{}, &fs.PathError{Op: "stat", Path: directory, Err: err}
+	}
+	return fileIdentity{stat.Dev, stat.Ino}, nil
+}
+
+// Create implements plugin.Pages.
+func (s *pageStore) Create(record ledger.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.createLocked(record)
+}
+
+func (s *pageStore) createLocked(record ledger.Record) error {
+	if err := s.prepareLocked(record.PagesDir); err != nil {
+		return err
+	}
+	limits := limiter.Limits{Key: record.Key, Epoch: firstEpoch}
+	for _, grant := range record.Grants {
 		limits.Devices = append(limits.Devices, limiter.Device{UUID: grant.UUID, SliceCount: uint32(len(grant.SliceIDs)),
 			MemoryLimitBytes: grant.MemoryLimitBytes})
 	}
-	return limiter.Create(s.path(key), limits)
+	return s.withRoomLocked(record.PagesDir, func() error { return limiter.Create(pagesOf(record), limits) })
 }
 
-// RaiseEpoch implements plugin.Pages.
-func (s *pageStore) RaiseEpoch(key string) error {
-	_, err := limiter.RaiseEpoch(s.path(key))
+// withRoomLocked calls write, which takes space in a directory of pages. Space there is shared: a container that makes
+// its usage page longer can take all of it, and must not keep others from theirs.
+func (s *pageStore) withRoomLocked(directory string, write func() error) error {
+	err := write()
+	for try := 0; try < roomTries && errors.Is(err, unix.ENOSPC); try++ {
+		s.shrinkLocked(directory)
+		err = write()
+	}
 	return err
 }
 
-// Remove implements plugin.Pages.
-func (s *pageStore) Remove(key string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.removeLocked(key)
+// shrinkLocked cuts the pages that are longer than they were made. Why one cannot be cut is for the tick to tell, which
+// looks at each page.
+func (s *pageStore) shrinkLocked(directory string) {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		if isKey(entry.Name()) {
+			_, _ = limiter.ShrinkUsage(filepath.Join(directory, entry.Name()))
+		}
+	}
 }
 
-func (s *pageStore) removeLocked(key string) error {
-	if err := limiter.Remove(s.path(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// RaiseEpoch implements plugin.Pages. The container's earlier processes are gone: what they did to the usage page is put
+// right and forgotten.
+func (s *pageStore) RaiseEpoch(record ledger.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := limiter.ReadUsage(pagesOf(record)); errors.Is(err, limiter.ErrTampered) {
+		if err := s.restoreUsageLocked(record); err != nil {
+			return err
+		}
+	}
+	_, err := limiter.RaiseEpoch(pagesOf(record))
+	return err
+}
+
+// freeze lets the processes of an allocation allocate nothing more. False: its epoch is another one by now, so the
+// damage is that of processes that are gone.
+func (s *pageStore) freeze(record ledger.Record, epoch uint32, why limiter.Damage) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	limits, err := limiter.ReadLimits(pagesOf(record))
+	if err != nil || limits.Epoch != epoch {
+		return false, err
+	}
+	return true, limiter.Freeze(pagesOf(record), why)
+}
+
+// Remove implements plugin.Pages.
+func (s *pageStore) Remove(record ledger.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return removePages(pagesOf(record))
+}
+
+func removePages(directory string) error {
+	if err := limiter.Remove(directory); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// restoreUsage puts size and header of a tampered usage page back. Where what the processes wrote cannot be true
-// all the same, everything is wiped: each process finds its slot gone and registers again, with all that it holds.
-func (s *pageStore) restoreUsage(key string) error {
+// Restore implements plugin.Pages.
+func (s *pageStore) Restore(record ledger.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := limiter.RestoreUsage(s.path(key)); err != nil {
+	if err := s.prepareLocked(record.PagesDir); err != nil {
 		return err
 	}
-	if _, err := limiter.ReadUsage(s.path(key)); !errors.Is(err, limiter.ErrTampered) {
+	missing := false
+	for _, name := range []string{limiter.LimitsFile, limiter.UsageFile} {
+		path := filepath.Join(pagesOf(record), name)
+		info, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = true
+		case err != nil:
+			return err
+		case info.IsDir(): // a container runtime makes an empty one when a source is missing
+			if err := unix.Rmdir(path); err != nil {
+				return &fs.PathError{Op: "rmdir", Path: path, Err: err}
+			}
+			missing = true
+		}
+	}
+	if !missing {
+		return nil
+	}
+	if err := removePages(pagesOf(record)); err != nil { // one without the other is of no use
 		return err
 	}
-	if err := wipe(filepath.Join(s.path(key), limiter.UsageFile)); err != nil {
+	return s.createLocked(record)
+}
+
+// restoreUsage puts size and header of a tampered usage page back. Where what the processes wrote cannot be true
+// all the same, everything is wiped: each process finds its slot gone and registers again, with all that it holds.
+func (s *pageStore) restoreUsage(record ledger.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.restoreUsageLocked(record)
+}
+
+func (s *pageStore) restoreUsageLocked(record ledger.Record) error {
+	directory := pagesOf(record)
+	restore := func() error { return limiter.RestoreUsage(directory) }
+	if err := s.withRoomLocked(record.PagesDir, restore); err != nil {
 		return err
 	}
-	return limiter.RestoreUsage(s.path(key))
+	if _, err := limiter.ReadUsage(directory); !errors.Is(err, limiter.ErrTampered) {
+		return err
+	}
+	if err := wipe(filepath.Join(directory, limiter.UsageFile)); err != nil {
+		return err
+	}
+	return s.withRoomLocked(record.PagesDir, restore)
 }
 
 // wipe writes zeros over a file. It is never cut: processes that have it mapped would be killed.
@@ -111,43 +252,31 @@ func wipe(path string) error {
 // maxUsageBytes is more than any usage page has.
 const maxUsageBytes = 4 << 20
 
-// restore makes both pages anew when one is gone: one without the other is of no use.
-func (s *pageStore) restore(key string, grants []ledger.Grant) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	missing := false
-	for _, name := range []string{limiter.LimitsFile, limiter.UsageFile} {
-		if _, err := os.Lstat(filepath.Join(s.path(key), name)); errors.Is(err, fs.ErrNotExist) {
-			missing = true
-		}
-	}
-	if !missing {
-		return nil
-	}
-	if err := s.removeLocked(key); err != nil {
-		return err
-	}
-	return s.createLocked(key, grants)
-}
-
 // sweep removes the pages of allocations that are not to be kept: an agent that is killed between making pages and
 // writing the record leaves such. Names that are no keys are left alone.
-func (s *pageStore) sweep(keep func(key string) bool) (removed []string, err error) {
-	entries, err := os.ReadDir(s.directory)
+func (s *pageStore) sweep(directory string, keep func(key string) bool) (removed []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return nil, fmt.Errorf("look for old pages: %w", err)
 	}
 	var faults []error
 	for _, entry := range entries {
 		key := entry.Name()
-		if _, err := hex.DecodeString(key); err != nil || len(key) != ledger.KeyBytes || !entry.IsDir() || keep(key) {
+		if !isKey(key) || !entry.IsDir() || keep(key) {
 			continue
 		}
-		if err := s.Remove(key); err != nil {
+		if err := removePages(filepath.Join(directory, key)); err != nil {
 			faults = append(faults, err)
 			continue
 		}
 		removed = append(removed, key)
 	}
 	return removed, errors.Join(faults...)
+}
+
+func isKey(name string) bool {
+	_, err := hex.DecodeString(name)
+	return err == nil && len(name) == ledger.KeyBytes
 }

@@ -25,7 +25,7 @@ type publisher struct {
 // newPublisher names the file and takes away what a killed agent left of it.
 func newPublisher(directory string, log *slog.Logger) *publisher {
 	p := &publisher{file: metrics.NewTextfile(directory), log: log.With("component", "metrics"), latest: make(chan metrics.View, 1)}
-	p.noted.change(p.log, "temporary files of the metrics stay", p.file.RemoveLeftovers())
+	p.noted.change(p.log, subject{stage: stageTidy}, p.file.RemoveLeftovers())
 	return p
 }
 
@@ -45,7 +45,7 @@ func (p *publisher) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case view := <-p.latest:
-			p.noted.change(p.log, "the older metrics file stays in place", p.file.Write(view))
+			p.noted.change(p.log, subject{stage: stagePublish}, p.file.Write(view))
 		}
 	}
 }

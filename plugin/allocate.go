@@ -59,17 +59,17 @@ func (s *Server) allocate(request *v1beta1.AllocateRequest, now time.Time) (*v1b
 		return nil, err
 	}
 	response := &v1beta1.AllocateResponse{}
-	var granted []string
+	var granted []ledger.Record
 	for _, c := range request.GetContainerRequests() {
 		rec, err := s.grant(c.GetDevicesIds(), now)
 		if err != nil {
-			for _, key := range granted {
-				err = errors.Join(err, s.undo(key))
+			for _, earlier := range granted {
+				err = errors.Join(err, s.undo(earlier))
 			}
 			s.inv.Refresh()
 			return nil, err
 		}
-		granted = append(granted, rec.Key)
+		granted = append(granted, rec)
 		response.ContainerResponses = append(response.ContainerResponses, Response(rec, s.cfg))
 	}
 	s.inv.Refresh() // larger wishes elsewhere may now withdraw free slices
@@ -86,26 +86,26 @@ func (s *Server) grant(ids []string, now time.Time) (ledger.Record, error) {
 			return ledger.Record{}, &hardFaultError{id: id, reason: ReasonCDI}
 		}
 	}
-	rec, err := s.books.Hold(s.cfg.ResourceName, ids, s.cfg.library(), now)
+	rec, err := s.books.Hold(s.cfg.ResourceName, ids, s.cfg.library(), s.cfg.PagesDir, now)
 	if err != nil {
 		return ledger.Record{}, err
 	}
-	err = s.pages.Create(rec.Key, rec.Grants)
+	err = s.pages.Create(rec)
 	if err == nil {
-		err = checkPages(rec, s.cfg)
+		err = checkPages(rec)
 	}
 	if err == nil {
 		err = s.books.Commit(rec.Key)
 	}
 	if err != nil {
-		return ledger.Record{}, errors.Join(err, s.undo(rec.Key))
+		return ledger.Record{}, errors.Join(err, s.undo(rec))
 	}
 	return rec, nil
 }
 
 // undo takes an allocation back that no container will ever use.
-func (s *Server) undo(key string) error {
-	return errors.Join(s.pages.Remove(key), s.books.Release(key))
+func (s *Server) undo(rec ledger.Record) error {
+	return errors.Join(s.pages.Remove(rec), s.books.Release(rec.Key))
 }
 
 // PreStartContainer checks every file that the container is about to get, and raises the epoch of its pages, so
@@ -143,13 +143,13 @@ func (s *Server) preStart(ids []string) error {
 
 // ready makes an allocation ready for a start of its container.
 func (s *Server) ready(rec ledger.Record) error {
-	if err := restorePages(rec, s.cfg, s.pages); err != nil {
-		return err
+	if err := s.pages.Restore(rec); err != nil {
+		return fmt.Errorf("restore pages of allocation %s: %w", rec.Key, err)
 	}
 	if err := checkAllocation(rec, s.cfg); err != nil {
 		return err
 	}
-	if err := s.pages.RaiseEpoch(rec.Key); err != nil {
+	if err := s.pages.RaiseEpoch(rec); err != nil {
 		return fmt.Errorf("raise epoch of allocation %s: %w", rec.Key, err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -75,7 +76,7 @@ func TestAllocateAnswersInFull(t *testing.T) {
 	}
 }
 
-// TestEqualRequestsKeepTheirSlices is C38 (a): concurrent equal requests, each answer for its own device IDs.
+// TestEqualRequestsKeepTheirSlices: concurrent equal requests, each answer for its own device IDs.
 func TestEqualRequestsKeepTheirSlices(t *testing.T) {
 	n, k := running(t, kubelettest.Options{})
 	for round := range 5 {
@@ -123,13 +124,13 @@ func checkOwn(t *testing.T, n *node, a kubelettest.Allocation, ids []string) {
 		t.Errorf("%v: %v with %d bytes", ids, a.Response.GetEnvs(), bytes)
 	}
 	for _, m := range a.Response.GetMounts()[2:] {
-		if !strings.HasPrefix(m.GetHostPath(), pagesPath(n.cfg, keyOf(a))+"/") {
+		if !strings.HasPrefix(m.GetHostPath(), filepath.Join(n.cfg.PagesDir, keyOf(a))+"/") {
 			t.Errorf("%v: page %s", ids, m.GetHostPath())
 		}
 	}
 }
 
-// TestInitContainersAndSidecars is C34 as far as a kubelet shows it: who shares, who keeps.
+// TestInitContainersAndSidecars, as far as a kubelet shows it: who shares, who keeps.
 func TestInitContainersAndSidecars(t *testing.T) {
 	n, k := running(t, kubelettest.Options{})
 	gpu := twoGPUs()[0]
@@ -291,7 +292,7 @@ func TestCDIDevicesHaveToResolve(t *testing.T) {
 	}
 }
 
-// TestAllocateIsQuick is C38 (d): nothing is asked over a network, the answer is there in well under a second.
+// TestAllocateIsQuick: nothing is asked over a network, the answer is there in well under a second.
 func TestAllocateIsQuick(t *testing.T) {
 	n := newNode(t)
 	start := time.Now()
@@ -304,7 +305,7 @@ func TestAllocateIsQuick(t *testing.T) {
 	}
 }
 
-// TestOldPodRestartsAfterUpgrade is C40 with D8: a container of an older build starts again with its cached answer.
+// TestOldPodRestartsAfterUpgrade: a container of an older build starts again with its cached answer.
 func TestOldPodRestartsAfterUpgrade(t *testing.T) {
 	n := newNode(t)
 	k := n.kubelet(kubelettest.Options{})
@@ -393,7 +394,7 @@ func TestRebootRestoresPages(t *testing.T) {
 	n.reopen()
 	n.run()
 	n.waitAllocatable(k, 20)
-	must(t, checkPages(n.books.Snapshot()[0], n.cfg))
+	must(t, checkPages(n.books.Snapshot()[0]))
 	_, err = k.StartContainer(t.Context(), "u1", "app")
 	must(t, err)
 	if n.books.Snapshot()[0].Key != keyOf(a) {

@@ -12,10 +12,23 @@ import (
 	"strings"
 
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/pkg/parser"
 )
 
 // ReasonCDI is the reason of a free slice whose GPU no CDI spec file defines.
 const ReasonCDI = "cdi-unresolved"
+
+// ValidateCDIKind checks that kind is a vendor and a class by CDI's own rules; its error says the rule.
+func ValidateCDIKind(kind string) error {
+	vendor, class, found := strings.Cut(kind, "/")
+	if !found {
+		return errors.New("want <vendor>/<class>, such as nvidia.com/gpu")
+	}
+	if err := errors.Join(parser.ValidateVendorName(vendor), parser.ValidateClassName(class)); err != nil {
+		return fmt.Errorf("want <vendor>/<class>, such as nvidia.com/gpu: %w", oneLine(err))
+	}
+	return nil
+}
 
 // cdiName is a GPU's fully qualified CDI device name.
 func cdiName(kind, uuid string) string { return kind + "=" + uuid }

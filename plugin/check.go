@@ -43,13 +43,13 @@ func checkAllocation(rec ledger.Record, cfg Config) error {
 	if err := CheckLibrary(cfg.LibraryDir, rec.Library); err != nil {
 		return err
 	}
-	return checkPages(rec, cfg)
+	return checkPages(rec)
 }
 
 // checkPages checks that both pages are regular files with something in them, readable (and the usage page
 // writable) by any user of a container.
-func checkPages(rec ledger.Record, cfg Config) error {
-	dir := pagesPath(cfg, rec.Key)
+func checkPages(rec ledger.Record) error {
+	dir := pagesPath(rec)
 	for _, page := range []struct {
 		name string
 		need fs.FileMode

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// C60: whatever is wrong with the files that a container is to get, nothing starts and one line says why. C40: how
-// the library comes to its place and stays there.
+// Whatever is wrong with the files that a container is to get, nothing starts and one line says why; and how the
+// library comes to its place and stays there.
 
 package plugin
 
@@ -157,11 +157,6 @@ func TestPagesAreCheckedAndRestored(t *testing.T) {
 	}{
 		{"all gone, as after a reboot", "", func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)) }},
 		{"one gone", "", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, usageName))) }},
-		{"runtime's empty directories", "", func(t *testing.T, dir string) {
-			must(t, os.RemoveAll(dir))
-			must(t, os.MkdirAll(filepath.Join(dir, limitsName), 0o755))
-			must(t, os.MkdirAll(filepath.Join(dir, usageName), 0o755))
-		}},
 		{"empty", "limits is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, limitsName), 0)) }},
 		{"not writable", "has mode 0644", func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, usageName), 0o644)) }},
 		{"a link", "symbolic link", func(t *testing.T, dir string) {
@@ -175,11 +170,11 @@ func TestPagesAreCheckedAndRestored(t *testing.T) {
 				ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{uuidA + "::0"}}}})
 			must(t, err)
 			rec := n.books.Snapshot()[0]
-			c.spoil(t, pagesPath(n.cfg, rec.Key))
+			c.spoil(t, pagesPath(rec))
 			_, err = n.srv.PreStartContainer(t.Context(), &v1beta1.PreStartContainerRequest{DevicesIds: []string{uuidA + "::0"}})
 			if c.says == "" {
 				must(t, err)
-				must(t, checkPages(rec, n.cfg))
+				must(t, checkPages(rec))
 				if n.pages.epoch(rec.Key) != 1 {
 					t.Error("the epoch was not raised")
 				}
@@ -218,7 +213,7 @@ func TestInstallRefusesBadSources(t *testing.T) {
 
 func nobody(string) bool { return false }
 
-// TestLibraryIsNeverRewritten is C40: same version untouched, other version beside it, damage repaired by rename.
+// TestLibraryIsNeverRewritten: same version untouched, other version beside it, damage repaired by rename.
 func TestLibraryIsNeverRewritten(t *testing.T) {
 	n := newNode(t)
 	first := filepath.Join(n.cfg.LibraryDir, "01020304", libraryName)

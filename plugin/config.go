@@ -6,9 +6,9 @@
 package plugin
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -81,9 +81,6 @@ func (c Config) library() ledger.Library {
 	return ledger.Library{BuildID: c.BuildID, ContainerDir: c.ContainerDir}
 }
 
-// kindPattern is CDI's <vendor>/<class>; the CDI library checks the rest when the devices are looked up.
-var kindPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
-
 // Validate checks the configuration; the error names the field and the rule.
 func (c Config) Validate() error {
 	if err := ValidateResourceName(c.ResourceName); err != nil {
@@ -92,8 +89,8 @@ func (c Config) Validate() error {
 	switch c.Strategy {
 	case StrategyEnvvar:
 	case StrategyCDI:
-		if !kindPattern.MatchString(c.CDIKind) {
-			return fmt.Errorf("CDI kind %q is not <vendor>/<class>", c.CDIKind)
+		if err := ValidateCDIKind(c.CDIKind); err != nil {
+			return fmt.Errorf("CDI kind %q: %w", c.CDIKind, err)
 		}
 	default:
 		return fmt.Errorf("device list strategy %q is neither %s nor %s", c.Strategy, StrategyEnvvar, StrategyCDI)
@@ -102,8 +99,8 @@ func (c Config) Validate() error {
 		{"kubelet directory", c.KubeletDir}, {"container directory", c.ContainerDir},
 		{"library directory", c.LibraryDir}, {"pages directory", c.PagesDir},
 	} {
-		if err := validateDir(dir.name, dir.path); err != nil {
-			return err
+		if err := ValidatePath(dir.path); err != nil {
+			return fmt.Errorf("%s %q: %w", dir.name, dir.path, err)
 		}
 	}
 	if !validBuildID(c.BuildID) {
@@ -112,13 +109,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// validateDir refuses what cannot be a mount path or a line of ld.so.preload, where blanks and colons separate.
-func validateDir(name, path string) error {
+// ValidatePath is the rule for every path that is configured; its error says the rule. Paths become mounts and a line of
+// ld.so.preload, where blanks and colons separate and # begins a comment.
+func ValidatePath(path string) error {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
-		return fmt.Errorf("%s %q is not a clean absolute path below /", name, path)
+		return errors.New("want a clean absolute path, not the root")
 	}
-	if strings.ContainsAny(path, " \t\r\n:#\x00") {
-		return fmt.Errorf("%s %q holds a blank, a colon or a #, which ld.so.preload cannot name", name, path)
+	if strings.ContainsAny(path, " \t\r\n\v\f:#\x00") {
+		return errors.New("want a path without blanks, colons and #, which ld.so.preload cannot name")
 	}
 	return nil
 }

@@ -31,11 +31,9 @@ type GPU struct {
 // Health is the verdict on a GPU. The zero value is healthy.
 type Health struct {
 	Reason string // empty: healthy
-	// Hard faults (GPU lost, XID) also mark allocated slices and make Allocate refuse. Soft ones (contention) mark
-	// free slices only, and IDs that the kubelet picked an instant before are still served.
+	// Hard faults (GPU lost, split by MIG) also mark allocated slices and make Allocate refuse. Soft ones (the memory
+	// cannot be read) mark free slices only, and IDs that the kubelet picked an instant before are still served.
 	Hard bool
-	// MarkAllocated marks allocated slices for a soft reason too: the operator's choice.
-	MarkAllocated bool
 }
 
 // Slot is one slice as the kubelet is told about it.
@@ -179,7 +177,7 @@ func deriveSlots(gpus []GPU, nodeFault string, held map[string]bool, books []led
 		for n := range g.Slices {
 			slot := Slot{ID: ledger.SliceID(g.UUID, n), NUMA: g.NUMA}
 			switch free := !held[slot.ID]; {
-			case g.Health.Reason != "" && (free || g.Health.Hard || g.Health.MarkAllocated):
+			case g.Health.Reason != "" && (free || g.Health.Hard):
 				slot.Reason = g.Health.Reason
 			case free && nodeFault != "":
 				slot.Reason = nodeFault

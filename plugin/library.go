@@ -59,8 +59,8 @@ func isPreloadDir(name string) bool {
 // <containerDir>/libvgpu.so, and returns the build ID. Files that are already right are not touched. A source that is
 // missing, empty, for another machine or without a build ID is refused.
 func InstallLibrary(source, libraryDir, containerDir string) (string, error) {
-	if err := validateDir("container directory", containerDir); err != nil {
-		return "", err
+	if err := ValidatePath(containerDir); err != nil {
+		return "", fmt.Errorf("container directory %q: %w", containerDir, err)
 	}
 	src, err := openSource(source)
 	if err != nil {

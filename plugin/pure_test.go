@@ -89,7 +89,7 @@ func TestListBytesIsExact(t *testing.T) {
 	}
 }
 
-// TestListSizeLimit is C33: refused with the three numbers, or served.
+// TestListSizeLimit: refused with the three numbers, or served.
 func TestListSizeLimit(t *testing.T) {
 	gpus := func(slices int) []GPU {
 		var all []GPU
@@ -153,7 +153,6 @@ func TestDeriveSlots(t *testing.T) {
 	}{
 		{"healthy", Health{}, "", gib, "hhhh"},
 		{"soft: free slices only", Health{Reason: "contention"}, "", gib, "chcc"},
-		{"soft, operator's choice", Health{Reason: "contention", MarkAllocated: true}, "", gib, "cccc"},
 		{"hard: every slice", Health{Reason: "lost", Hard: true}, "", gib, "llll"},
 		{"node fault: free slices", Health{}, "library", gib, "lhll"},
 		{"book has room for one more", Health{}, "", 3*gib - 1, "hhmm"},
@@ -201,12 +200,12 @@ var anyLibrary = ledger.Library{BuildID: testID, ContainerDir: "/usr/local/vgpud
 
 // TestResponseGoldens compares with testdata/allocate; -update rewrites it.
 func TestResponseGoldens(t *testing.T) {
-	rec := ledger.Record{Key: "00112233445566778899aabbccddeeff", Resource: resource, Library: anyLibrary, Grants: []ledger.Grant{
+	rec := ledger.Record{Key: "00112233445566778899aabbccddeeff", Resource: resource, Library: anyLibrary, PagesDir: "/run/vgpud/pages", Grants: []ledger.Grant{
 		{UUID: uuidA, SliceIDs: []string{uuidA + "::2", uuidA + "::9"}, MemoryLimitBytes: 16 * gib},
 		{UUID: uuidB, SliceIDs: []string{uuidB + "::3"}, MemoryLimitBytes: 8 * gib},
 	}}
 	cfg := Config{ResourceName: resource, KubeletDir: "/var/lib/kubelet", CDIKind: "nvidia.com/gpu",
-		ContainerDir: "/not/what/counts", LibraryDir: "/var/lib/vgpud/lib", PagesDir: "/run/vgpud/pages", BuildID: "ff00ff00"}
+		ContainerDir: "/not/what/counts", LibraryDir: "/var/lib/vgpud/lib", PagesDir: "/nor/this", BuildID: "ff00ff00"}
 	moved := rec
 	moved.Library.ContainerDir = "/opt/vgpud"
 	for name, c := range map[string]struct {
@@ -243,9 +242,9 @@ func TestResponseGoldens(t *testing.T) {
 	}
 }
 
-func TestPreloadFileNamesTheMountPath(t *testing.T) { // C60 b
+func TestPreloadFileNamesTheMountPath(t *testing.T) {
 	for _, dir := range []string{"/usr/local/vgpud", "/opt/x"} {
-		m := mounts(ledger.Record{Key: "k", Library: ledger.Library{BuildID: testID, ContainerDir: dir}}, Config{LibraryDir: "/l", PagesDir: "/p"})
+		m := mounts(ledger.Record{Key: "k", Library: ledger.Library{BuildID: testID, ContainerDir: dir}, PagesDir: "/p"}, Config{LibraryDir: "/l"})
 		if preloadContent(dir) != m[0].GetContainerPath()+"\n" {
 			t.Errorf("preload file names %q, the library is mounted at %q", preloadContent(dir), m[0].GetContainerPath())
 		}

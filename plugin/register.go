@@ -73,12 +73,12 @@ func (s *Server) runSession(ctx context.Context, w *watcher, kubelet fileID) tim
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			s.count(func(st *Status) { st.RegistrationFailures++; st.LastError = err.Error() })
+			s.count(func(st *Status) { st.RegistrationFailures++ })
 			s.log.Error("registration failed", "error", err)
 		}
 		return 0
 	}
-	s.count(func(st *Status) { st.Registrations++; st.Registered = true; st.LastError = "" })
+	s.count(func(st *Status) { st.Registrations++; st.Registered = true })
 	defer s.count(func(st *Status) { st.Registered = false })
 	start := time.Now()
 	s.log.Info("registered with the kubelet", "endpoint", ses.endpoint)

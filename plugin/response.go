@@ -56,7 +56,7 @@ func Response(rec ledger.Record, cfg Config) *v1beta1.ContainerAllocateResponse 
 
 // mounts lists the four files of an allocation: each is bound by itself, never a directory.
 func mounts(rec ledger.Record, cfg Config) []*v1beta1.Mount {
-	host := pagesPath(cfg, rec.Key)
+	host := pagesPath(rec)
 	inside := filepath.Join(rec.Library.ContainerDir, "alloc", rec.Key)
 	return []*v1beta1.Mount{
 		{ContainerPath: filepath.Join(rec.Library.ContainerDir, libraryName), HostPath: libraryPath(cfg.LibraryDir, rec.Library), ReadOnly: true},
@@ -67,7 +67,7 @@ func mounts(rec ledger.Record, cfg Config) []*v1beta1.Mount {
 }
 
 // pagesPath is the host directory of an allocation's pages.
-func pagesPath(cfg Config, key string) string { return filepath.Join(cfg.PagesDir, key) }
+func pagesPath(rec ledger.Record) string { return filepath.Join(rec.PagesDir, rec.Key) }
 
 // preloadContent is the one line of the preload file: the library's path as the container sees it.
 func preloadContent(containerDir string) string {

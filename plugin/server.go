@@ -6,6 +6,7 @@
 package plugin
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -36,7 +37,6 @@ type Status struct {
 	AllocationFailures   uint64
 	AllocateDurations    Durations // of every answer to Allocate, refusals included
 	StartRefusals        uint64    // PreStartContainer calls that failed
-	LastError            string    // of the latest failed registration; empty after a success
 }
 
 // New checks the configuration and builds a server with an empty inventory.
@@ -82,7 +82,7 @@ func (s *Server) prepare() error {
 	}
 	s.checkCDI()
 	for _, rec := range s.books.Snapshot() {
-		if err := restorePages(rec, s.cfg, s.pages); err != nil {
+		if err := s.pages.Restore(rec); err != nil {
 			// The allocation cannot start again until it is put right (PreStartContainer says so); others can.
 			s.log.Error("pages of an allocation could not be restored", "allocation", rec.Key, "error", err)
 		}
@@ -90,16 +90,21 @@ func (s *Server) prepare() error {
 	return nil
 }
 
-// checkNode looks whether new containers could still load the library, and withdraws free slices if not.
+// checkNode looks whether new containers could load the library and be given pages, and withdraws free slices if not.
 func (s *Server) checkNode() error {
-	err := CheckLibrary(s.cfg.LibraryDir, s.cfg.library())
+	libraryErr := CheckLibrary(s.cfg.LibraryDir, s.cfg.library())
+	pagesErr := s.pages.Ready()
 	reason := ""
-	if err != nil {
+	switch {
+	case libraryErr != nil:
 		reason = ReasonLibrary
+	case pagesErr != nil:
+		reason = ReasonPages
 	}
 	s.inv.setNodeFault(reason)
-	s.complain(ReasonLibrary, err)
-	return err
+	s.complain(ReasonLibrary, libraryErr)
+	s.complain(ReasonPages, pagesErr)
+	return errors.Join(libraryErr, pagesErr)
 }
 
 // checkCDI looks whether the container runtime will find the GPUs, and withdraws free slices of those it will not.
@@ -131,8 +136,11 @@ func (s *Server) complain(reason string, err error) {
 	}
 }
 
-// ReasonLibrary is the reason of every free slice while the installed library cannot be used.
-const ReasonLibrary = "library-unusable"
+// Reasons that hold for every free slice of the node.
+const (
+	ReasonLibrary = "library-unusable" // the installed library cannot be used
+	ReasonPages   = "pages-unusable"   // there is no place for pages
+)
 
 // nodeCheckEvery is how often the installed library and the CDI specs are checked while nothing happens.
 const nodeCheckEvery = 10 * time.Second

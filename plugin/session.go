@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,13 +190,10 @@ func removeSocket(path string, id fileID) error {
 	return os.Remove(path)
 }
 
-// dialUnix makes a client of a socket; the first call connects. No resolver and no proxy has a say.
+// dialUnix makes a client of a socket; the first call connects. No proxy of the environment has a say.
 func dialUnix(path string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+path,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}))
+	target := url.URL{Scheme: "unix", Path: path}
+	return grpc.NewClient(target.String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
 }
 
 // sameMessage reports whether two lists look the same on the wire, where reasons do not appear.

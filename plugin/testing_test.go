@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,16 +71,16 @@ func testELF(t *testing.T, machine elf.Machine, id []byte) []byte {
 
 // filePages makes pages that are plain files, and can be told to fail.
 type filePages struct {
-	dir string
-
 	mu     sync.Mutex
 	fail   error
 	epochs map[string]int
 	made   map[string][]ledger.Grant
 }
 
-func newFilePages(dir string) *filePages {
-	return &filePages{dir: dir, epochs: map[string]int{}, made: map[string][]ledger.Grant{}}
+var _ Pages = (*filePages)(nil)
+
+func newFilePages() *filePages {
+	return &filePages{epochs: map[string]int{}, made: map[string][]ledger.Grant{}}
 }
 
 func (p *filePages) setFail(err error) {
@@ -88,31 +89,45 @@ func (p *filePages) setFail(err error) {
 	p.fail = err
 }
 
-func (p *filePages) Create(key string, grants []ledger.Grant) error {
+func (p *filePages) Ready() error { return nil }
+
+func (p *filePages) Create(rec ledger.Record) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	dir := filepath.Join(p.dir, key)
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	return p.createLocked(rec)
+}
+
+func (p *filePages) createLocked(rec ledger.Record) error {
+	if err := os.MkdirAll(pagesPath(rec), 0o711); err != nil {
 		return err
 	}
 	for name, mode := range map[string]fs.FileMode{limitsName: 0o644, usageName: 0o666} {
-		path := filepath.Join(dir, name)
+		path := filepath.Join(pagesPath(rec), name)
 		if err := errors.Join(os.WriteFile(path, []byte("page"), mode), os.Chmod(path, mode)); err != nil {
 			return err
 		}
 	}
-	p.made[key] = grants
+	p.made[rec.Key] = rec.Grants
 	return p.fail // fails late, so that there is something to undo
 }
 
-func (p *filePages) RaiseEpoch(key string) error {
+func (p *filePages) Restore(rec ledger.Record) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.epochs[key]++
+	if err := checkPages(rec); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(os.RemoveAll(pagesPath(rec)), p.createLocked(rec))
+}
+
+func (p *filePages) RaiseEpoch(rec ledger.Record) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.epochs[rec.Key]++
 	return p.fail
 }
 
-func (p *filePages) Remove(key string) error { return os.RemoveAll(filepath.Join(p.dir, key)) }
+func (p *filePages) Remove(rec ledger.Record) error { return os.RemoveAll(pagesPath(rec)) }
 
 func (p *filePages) epoch(key string) int {
 	p.mu.Lock()
@@ -138,6 +153,7 @@ type node struct {
 	cfg   Config
 	books *ledger.Ledger
 	pages *filePages
+	log   *testLog
 	srv   *Server
 }
 
@@ -154,7 +170,8 @@ func newNode(t *testing.T, change ...func(*Config)) *node {
 	for _, f := range change {
 		f(&n.cfg)
 	}
-	n.pages = newFilePages(n.cfg.PagesDir)
+	n.pages = newFilePages()
+	n.log = &testLog{t: t}
 	n.reopen()
 	return n
 }
@@ -181,7 +198,7 @@ func (n *node) reopen() {
 		n.t.Fatal(err)
 	}
 	n.books = books
-	n.srv, err = New(n.cfg, books, n.pages, slog.New(slog.NewTextHandler(testWriter{n.t}, nil)))
+	n.srv, err = New(n.cfg, books, n.pages, slog.New(slog.NewTextHandler(n.log, nil)))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -260,12 +277,24 @@ func twoGPUs() []GPU {
 	}
 }
 
-// testWriter sends log lines to the test's log; what arrives after the test's end is dropped.
-type testWriter struct{ t *testing.T }
+// testLog keeps log lines and sends them to the test's log; what arrives after the test's end is dropped.
+type testLog struct {
+	t    *testing.T
+	mu   sync.Mutex
+	text strings.Builder
+}
 
-func (w testWriter) Write(p []byte) (int, error) {
-	if w.t.Context().Err() == nil {
-		w.t.Log(string(bytes.TrimSpace(p)))
+func (l *testLog) Write(line []byte) (int, error) {
+	if l.t.Context().Err() == nil {
+		l.t.Log(string(bytes.TrimSpace(line)))
 	}
-	return len(p), nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *testLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"time"
@@ -138,12 +137,8 @@ func checkRequest(request *v1beta1.RegisterRequest) error {
 
 // dial connects to a plugin and asks for its options; the ones in the request are not looked at.
 func (k *Kubelet) dial(name, endpoint string) (*client, error) {
-	path := filepath.Join(k.PluginDir(), endpoint)
-	conn, err := grpc.NewClient("passthrough:///"+path,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}))
+	conn, err := grpc.NewClient("unix:"+filepath.Join(k.PluginDir(), endpoint),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
 	if err != nil {
 		return nil, fmt.Errorf("dial device plugin: %w", err)
 	}

@@ -38,7 +38,7 @@ func TestRecordsSurviveRestart(t *testing.T) {
 	l := open(t, dir, GPU{"GPU-a", 80 * gib, 10})
 	kept := grant(t, l, "GPU-a::0", "GPU-a::1")
 	gone := grant(t, l, "GPU-a::2")
-	if _, err := l.Hold("nvidia.com/gpu", []string{"GPU-a::3"}, anyLibrary, noon); err != nil {
+	if _, err := l.Hold("nvidia.com/gpu", []string{"GPU-a::3"}, anyLibrary, anyPages, noon); err != nil {
 		t.Fatal(err)
 	}
 	pod := Identity{PodUID: "uid", Namespace: "default", Pod: "p", Container: "c"}
@@ -110,7 +110,7 @@ func TestDamagedRecordsAreSetAside(t *testing.T) {
 }
 
 func TestTruncatedAnywhereIsNeverAccepted(t *testing.T) {
-	r := Record{Version: 1, Key: strings.Repeat("a", KeyBytes), Resource: "a.com/b", Library: anyLibrary, Grants: []Grant{{"GPU-a", []string{"GPU-a::0"}, 5}}}
+	r := Record{Version: 1, Key: strings.Repeat("a", KeyBytes), Resource: "a.com/b", Library: anyLibrary, PagesDir: anyPages, Grants: []Grant{{"GPU-a", []string{"GPU-a::0"}, 5}}}
 	data, err := r.encode()
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestFullDiskIsACleanError(t *testing.T) {
 	l := open(t, dir, GPU{"GPU-a", 80 * gib, 80})
 	var committed int
 	for n := range 80 {
-		r, err := l.Hold("nvidia.com/gpu", []string{SliceID("GPU-a", n)}, anyLibrary, noon)
+		r, err := l.Hold("nvidia.com/gpu", []string{SliceID("GPU-a", n)}, anyLibrary, anyPages, noon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +218,7 @@ func victim(dir string) int {
 	}
 	l.SetGPUs([]GPU{{"GPU-a", 80 * gib, 10}})
 	for n := 0; ; n++ {
-		r, err := l.Hold("nvidia.com/gpu", []string{SliceID("GPU-a", n%10)}, anyLibrary, noon)
+		r, err := l.Hold("nvidia.com/gpu", []string{SliceID("GPU-a", n%10)}, anyLibrary, anyPages, noon)
 		if err != nil || l.Commit(r.Key) != nil {
 			return 1
 		}

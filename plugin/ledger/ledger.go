@@ -111,7 +111,7 @@ func (l *Ledger) SetAside() []SetAside {
 // Hold grants the slices named by ids, in memory only, and mints the allocation's key. The books are held from
 // here on; Commit puts the record on disk, Release takes the hold back. Fails with ErrUnknownDevice or
 // ErrNoMemory (wrapped, naming the slice or the GPU and its bytes); then nothing is held.
-func (l *Ledger) Hold(resource string, ids []string, library Library, now time.Time) (Record, error) {
+func (l *Ledger) Hold(resource string, ids []string, library Library, pagesDir string, now time.Time) (Record, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	grants, err := l.grantsLocked(ids)
@@ -126,7 +126,7 @@ func (l *Ledger) Hold(resource string, ids []string, library Library, now time.T
 		return Record{}, fmt.Errorf("mint allocation key: %w", err)
 	}
 	record := Record{
-		Version: RecordVersion, Key: key, Resource: resource, Library: library,
+		Version: RecordVersion, Key: key, Resource: resource, Library: library, PagesDir: pagesDir,
 		CreatedAt: now.UTC().Round(0), Grants: grants,
 	}
 	if err := record.validate(); err != nil {
@@ -189,6 +189,17 @@ func (l *Ledger) Identify(key string, id Identity) error {
 	}
 	e.record = changed
 	return nil
+}
+
+// Record returns one allocation, if it is committed.
+func (l *Ledger) Record(key string) (Record, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.entries[key]
+	if !ok || !e.committed {
+		return Record{}, false
+	}
+	return e.record.clone(), true
 }
 
 // Snapshot returns the committed allocations, oldest first.

@@ -21,6 +21,8 @@ var noon = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
 var anyLibrary = Library{BuildID: "abcd", ContainerDir: "/usr/local/vgpud"}
 
+const anyPages = "/run/vgpud/pages"
+
 func open(t *testing.T, dir string, gpus ...GPU) *Ledger {
 	t.Helper()
 	l, err := Open(dir)
@@ -34,7 +36,7 @@ func open(t *testing.T, dir string, gpus ...GPU) *Ledger {
 // grant holds and commits.
 func grant(t *testing.T, l *Ledger, ids ...string) Record {
 	t.Helper()
-	r, err := l.Hold("nvidia.com/gpu", ids, anyLibrary, noon)
+	r, err := l.Hold("nvidia.com/gpu", ids, anyLibrary, anyPages, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +78,7 @@ func TestParseSliceIDAcceptsOneSpelling(t *testing.T) {
 
 func TestHoldMergesPerGPU(t *testing.T) {
 	l := open(t, t.TempDir(), GPU{"GPU-a", 80 * gib, 10}, GPU{"GPU-b", 40 * gib, 10})
-	r, err := l.Hold("nvidia.com/gpu", []string{"GPU-b::3", "GPU-a::10", "GPU-a::2"}, anyLibrary, noon)
+	r, err := l.Hold("nvidia.com/gpu", []string{"GPU-b::3", "GPU-a::10", "GPU-a::2"}, anyLibrary, anyPages, noon)
 	if !errors.Is(err, ErrUnknownDevice) {
 		t.Fatalf("slice 10 of 10: %v, %v", r, err)
 	}
@@ -103,7 +105,7 @@ func TestHoldRefuses(t *testing.T) {
 		{[]string{"GPU-a::1", "GPU-a::1"}, ErrUnknownDevice},
 		{[]string{"GPU-tiny::0"}, ErrNoMemory},
 	} {
-		if _, err := l.Hold("nvidia.com/gpu", c.ids, anyLibrary, noon); !errors.Is(err, c.want) {
+		if _, err := l.Hold("nvidia.com/gpu", c.ids, anyLibrary, anyPages, noon); !errors.Is(err, c.want) {
 			t.Errorf("%q: %v, want %v", c.ids, err, c.want)
 		}
 	}
@@ -146,7 +148,7 @@ func TestRecutGPUKeepsWhatIsHeld(t *testing.T) {
 	l = open(t, dir, GPU{"GPU-a", 80 * gib, 20})
 	grant(t, l, "GPU-a::10")
 	grant(t, l, "GPU-a::11")
-	if _, err := l.Hold("nvidia.com/gpu", []string{"GPU-a::12"}, anyLibrary, noon); !errors.Is(err, ErrNoMemory) {
+	if _, err := l.Hold("nvidia.com/gpu", []string{"GPU-a::12"}, anyLibrary, anyPages, noon); !errors.Is(err, ErrNoMemory) {
 		t.Errorf("third slice: %v, want ErrNoMemory", err)
 	}
 	// An ID that is handed on takes nothing more from the book, so it is still served.
@@ -169,7 +171,7 @@ func TestConcurrentHoldsNeverOvercommit(t *testing.T) {
 	results := make(chan error, 16)
 	for n := 4; n < 20; n++ {
 		wg.Go(func() {
-			r, err := l.Hold("nvidia.com/gpu", []string{SliceID("GPU-a", n)}, anyLibrary, noon)
+			r, err := l.Hold("nvidia.com/gpu", []string{SliceID("GPU-a", n)}, anyLibrary, anyPages, noon)
 			if err == nil {
 				err = l.Commit(r.Key)
 			}
@@ -202,7 +204,7 @@ func TestUnknownKeys(t *testing.T) {
 
 func TestHoldIsInvisibleUntilCommitted(t *testing.T) {
 	l := open(t, t.TempDir(), GPU{"GPU-a", 80 * gib, 10})
-	r, err := l.Hold("nvidia.com/gpu", []string{"GPU-a::0"}, anyLibrary, noon)
+	r, err := l.Hold("nvidia.com/gpu", []string{"GPU-a::0"}, anyLibrary, anyPages, noon)
 	if err != nil {
 		t.Fatal(err)
 	}

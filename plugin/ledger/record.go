@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -68,6 +69,7 @@ type Record struct {
 	Key       string    `json:"key"`
 	Resource  string    `json:"resource"`
 	Library   Library   `json:"library"`
+	PagesDir  string    `json:"pagesDir"` // the pages are in <PagesDir>/<Key>, for the allocation's life
 	CreatedAt time.Time `json:"createdAt"`
 	Grants    []Grant   `json:"grants"`
 	Pod       *Identity `json:"pod,omitempty"` // nil until identified
@@ -108,6 +110,9 @@ func (r Record) validate() error {
 	}
 	if r.Library.BuildID == "" || r.Library.ContainerDir == "" {
 		return errors.New("no build ID or no container directory")
+	}
+	if !filepath.IsAbs(r.PagesDir) {
+		return fmt.Errorf("pages directory %q is not an absolute path", r.PagesDir)
 	}
 	seen := map[string]bool{}
 	for _, g := range r.Grants {

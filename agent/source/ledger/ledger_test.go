@@ -21,7 +21,7 @@ func TestReader(t *testing.T) {
 	reader := New(books)
 	books.SetGPUs([]ledger.GPU{{UUID: "GPU-a", UsableBytes: 100 << 20, Slices: 10}})
 	now := time.Unix(1700000000, 0).UTC()
-	record, err := books.Hold("nvidia.com/gpu", []string{ledger.SliceID("GPU-a", 3)}, ledger.Library{BuildID: "00aa00aa", ContainerDir: "/usr/local/vgpud"}, now)
+	record, err := books.Hold("nvidia.com/gpu", []string{ledger.SliceID("GPU-a", 3)}, ledger.Library{BuildID: "00aa00aa", ContainerDir: "/usr/local/vgpud"}, "/run/vgpud/pages", now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,40 +7,43 @@ package pages
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"path/filepath"
 
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/limiter"
 )
 
-// Reader reads the pages below one directory: <directory>/<key>/{limits,usage}.
-type Reader struct{ directory string }
+// Reader reads the pages of allocations, <path of the allocation>/{limits,usage}.
+type Reader struct{ path func(key string) string }
 
 var _ source.Pages = Reader{}
 
-// New returns a reader of the pages below directory.
-func New(directory string) Reader { return Reader{directory: directory} }
+// New returns a reader; path tells in which directory the pages of an allocation are.
+func New(path func(key string) string) Reader { return Reader{path: path} }
 
-// Usage implements source.Pages. It fails only as a whole, when there is no directory to read from.
+// Usage implements source.Pages. It never fails as a whole.
 func (r Reader) Usage(keys []string) ([]source.PageUsage, error) {
 	usages := make([]source.PageUsage, 0, len(keys))
 	for _, key := range keys {
-		if !filepath.IsLocal(key) {
-			return nil, fmt.Errorf("read usage page: key %q is not the name of a directory", key)
-		}
 		usages = append(usages, r.read(key))
 	}
 	return usages, nil
 }
 
 func (r Reader) read(key string) source.PageUsage {
-	usage, err := limiter.ReadUsage(filepath.Join(r.directory, key))
-	if err != nil {
-		return source.PageUsage{Key: key, State: stateOf(err), Reason: err.Error()}
-	}
 	read := source.PageUsage{Key: key, State: source.PagesReadable}
+	limits, limitsErr := limiter.ReadLimits(r.path(key)) // first: a freeze is for this epoch or none
+	if limitsErr == nil {
+		read.Epoch, read.Frozen = limits.Epoch, source.Damage(limits.Frozen)
+	}
+	usage, err := limiter.ReadUsage(r.path(key))
+	if err != nil {
+		read.State, read.Reason = stateOf(err), err.Error()
+		if limitsErr == nil {
+			read.Damage = damageOf(err)
+		}
+		return read
+	}
 	for _, device := range usage.Devices {
 		read.Devices = append(read.Devices, source.DeviceUsage{GPUUUID: device.UUID, UsedBytes: device.UsedBytes,
 			Allocations: device.Allocations, Refusals: device.Refusals})
@@ -50,6 +53,18 @@ func (r Reader) read(key string) source.PageUsage {
 			PIDNamespace: process.PIDNamespace, PID: process.PID, StartTime: process.StartTime}})
 	}
 	return read
+}
+
+// damageOf says what an error means for the usage page beside a limits page that is right.
+func damageOf(err error) source.Damage {
+	var tamper *limiter.TamperError
+	switch {
+	case errors.As(err, &tamper):
+		return source.Damage(tamper.Damage)
+	case errors.Is(err, fs.ErrNotExist):
+		return source.Damage(limiter.DamageReplaced)
+	}
+	return source.DamageNone
 }
 
 func stateOf(err error) source.PagesState {

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vgpud/vgpud/internal/require"
+	"github.com/vgpud/vgpud/limiter"
+	"github.com/vgpud/vgpud/plugin/kubelettest"
+	"github.com/vgpud/vgpud/plugin/ledger"
+)
+
+// storedRecord is an allocation with pages in directory.
+func storedRecord(directory string, number int) ledger.Record {
+	return ledger.Record{Key: fmt.Sprintf("%032x", number), PagesDir: directory,
+		Grants: []ledger.Grant{{UUID: gpuA, SliceIDs: []string{ledger.SliceID(gpuA, number)}, MemoryLimitBytes: sliceSize}}}
+}
+
+// checkStored fails the test unless a record's pages are as they were made.
+func checkStored(t *testing.T, record ledger.Record) {
+	t.Helper()
+	limits, err := limiter.ReadLimits(pagesOf(record))
+	if err != nil || limits.Key != record.Key || len(limits.Devices) != 1 || limits.Devices[0].MemoryLimitBytes != sliceSize {
+		t.Errorf("limits %+v, %v", limits, err)
+	}
+	if _, err := limiter.ReadUsage(pagesOf(record)); err != nil {
+		t.Error(err)
+	}
+}
+
+// smallTmpfs mounts a file system of the given size.
+func smallTmpfs(t *testing.T, bytes int) string {
+	t.Helper()
+	require.Root(t)
+	directory := filepath.Join(shortTemp(t), "pages")
+	if err := os.Mkdir(directory, pagesMode); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("vgpud-test", directory, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(directory, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return directory
+}
+
+// grow makes a file as long as it can, again and again, as fast as it can, until stop.
+func grow(t *testing.T, path string, stop *atomic.Bool, full *atomic.Int64) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer file.Close()
+	chunk := make([]byte, 1<<20)
+	for !stop.Load() {
+		end, err := file.Seek(0, 2)
+		if err == nil {
+			_, err = file.WriteAt(chunk, end)
+		}
+		if err != nil {
+			full.Add(1)
+		}
+	}
+}
+
+// Containers that make their usage pages longer in a tight loop keep nobody else from getting pages.
+func TestGrowingPagesKeepNobodyOut(t *testing.T) {
+	directory := smallTmpfs(t, 8<<20)
+	store := newPageStore(directory, makePagesDir, slog.New(slog.DiscardHandler))
+	var stop atomic.Bool
+	var full atomic.Int64
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer stop.Store(true)
+	const growers, newcomers = 3, 300
+	for number := range growers {
+		record := storedRecord(directory, number)
+		if err := store.Create(record); err != nil {
+			t.Fatal(err)
+		}
+		group.Go(func() { grow(t, filepath.Join(pagesOf(record), limiter.UsageFile), &stop, &full) })
+	}
+	for full.Load() == 0 && !t.Failed() {
+		continue // until the file system is full
+	}
+	for number := range newcomers {
+		record := storedRecord(directory, growers+number)
+		if err := store.Create(record); err != nil {
+			t.Fatalf("newcomer %d: %v", number, err)
+		}
+		checkStored(t, record)
+		if err := store.Remove(record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("the growers met a full file system %d times", full.Load())
+}
+
+// What is full for another reason is an error, and leaves nothing.
+func TestPagesThatDoNotFit(t *testing.T) {
+	directory := smallTmpfs(t, 64<<10)
+	store := newPageStore(directory, makePagesDir, slog.New(slog.DiscardHandler))
+	if err := os.WriteFile(filepath.Join(directory, "ballast"), make([]byte, 60<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Create(storedRecord(directory, 1)); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("create on a full file system: %v", err)
+	}
+	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v %v", entries, err)
+	}
+}
+
+func TestRestorePages(t *testing.T) {
+	usageOf := func(record ledger.Record) string { return filepath.Join(pagesOf(record), limiter.UsageFile) }
+	for name, spoil := range map[string]func(ledger.Record) error{
+		"everything gone":  func(r ledger.Record) error { return os.RemoveAll(r.PagesDir) },
+		"both gone":        func(r ledger.Record) error { return os.RemoveAll(pagesOf(r)) },
+		"one gone":         func(r ledger.Record) error { return os.Remove(usageOf(r)) },
+		"one an empty dir": func(r ledger.Record) error { return errors.Join(os.Remove(usageOf(r)), os.Mkdir(usageOf(r), 0o755)) },
+		"both empty dirs": func(r ledger.Record) error {
+			return errors.Join(os.RemoveAll(r.PagesDir), os.MkdirAll(usageOf(r), 0o755),
+				os.Mkdir(filepath.Join(pagesOf(r), limiter.LimitsFile), 0o755))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record := storedRecord(filepath.Join(t.TempDir(), "pages"), 7)
+			store := newPageStore(record.PagesDir, makePagesDir, slog.New(slog.DiscardHandler))
+			if err := errors.Join(store.Create(record), spoil(record), store.Restore(record)); err != nil {
+				t.Fatal(err)
+			}
+			checkStored(t, record)
+		})
+	}
+}
+
+// What is in the pages is not restored to what it was: only what is missing is made.
+func TestRestoreLeavesWhatIsThere(t *testing.T) {
+	record := storedRecord(t.TempDir(), 7)
+	store := newPageStore(record.PagesDir, makePagesDir, slog.New(slog.DiscardHandler))
+	if err := errors.Join(store.Create(record), store.RaiseEpoch(record), store.Restore(record)); err != nil {
+		t.Fatal(err)
+	}
+	if limits, err := limiter.ReadLimits(pagesOf(record)); err != nil || limits.Epoch != firstEpoch+1 {
+		t.Errorf("epoch %d, %v", limits.Epoch, err)
+	}
+	usage := filepath.Join(pagesOf(record), limiter.UsageFile)
+	if err := errors.Join(os.Remove(usage), os.MkdirAll(filepath.Join(usage, "something"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Restore(record); !errors.Is(err, unix.ENOTEMPTY) {
+		t.Errorf("a directory with something in it: %v", err)
+	}
+}
+
+// Restoring, raising and removing at the same time: each call is one step.
+func TestPageStoreCallsDoNotMix(t *testing.T) {
+	record := storedRecord(t.TempDir(), 7)
+	store := newPageStore(record.PagesDir, makePagesDir, slog.New(slog.DiscardHandler))
+	if err := store.Create(record); err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range 100 {
+				if err := store.Restore(record); err != nil {
+					t.Error(err)
+				}
+				if err := store.RaiseEpoch(record); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 100 {
+		if err := store.Remove(record); err != nil {
+			t.Error(err)
+		}
+	}
+	group.Wait()
+	if err := store.Restore(record); err != nil {
+		t.Fatal(err)
+	}
+	checkStored(t, record)
+}
+
+// The directory of pages is removed or unmounted while containers run: it is made and mounted again within a tick,
+// without a tick new pods and new starts work, and it is said.
+func TestPagesDirectoryGoesAway(t *testing.T) {
+	remove := func(n *node) error { // at one stroke: a tick may come at any moment
+		gone := filepath.Join(t.TempDir(), "gone")
+		return errors.Join(os.Rename(n.config.PagesDir, gone), os.RemoveAll(gone))
+	}
+	replace := func(n *node) error {
+		if err := errors.Join(remove(n), os.Mkdir(n.config.PagesDir, 0o755)); !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return nil
+	}
+	unmount := func(n *node) error { return unix.Unmount(n.config.PagesDir, unix.MNT_DETACH) }
+	for name, c := range map[string]struct {
+		mounted bool
+		away    func(*node) error
+	}{
+		"removed":               {false, remove},
+		"replaced":              {false, replace},
+		"unmounted":             {true, unmount},
+		"unmounted and removed": {true, func(n *node) error { return errors.Join(unmount(n), remove(n)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			if c.mounted {
+				require.Root(t)
+				n.parts.mountPages = nil
+				t.Cleanup(func() { _ = unix.Unmount(n.config.PagesDir, unix.MNT_DETACH) })
+			}
+			agent := n.start()
+			agent.allocatable(20)
+			key, _ := agent.allocate("p", 1)
+			if err := c.away(n); err != nil {
+				t.Fatal(err)
+			}
+			agent.allocate("q", 1)
+			if _, err := n.kubelet.StartContainer(t.Context(), "uid-p", "gmx"); err != nil {
+				t.Errorf("a new start: %v", err)
+			}
+			if _, err := limiter.ReadUsage(n.pages(key)); err != nil {
+				t.Error(err)
+			}
+			if bounded, err := isBoundedMount(n.config.PagesDir); c.mounted && (err != nil || !bounded) {
+				t.Errorf("mounted again: %t, %v", bounded, err)
+			}
+			if err := c.away(n); err != nil {
+				t.Fatal(err)
+			}
+			agent.eventually("a tick has restored the pages", func() bool {
+				_, err := limiter.ReadUsage(n.pages(key))
+				return err == nil
+			})
+			if got := strings.Count(agent.log.String(), "the pages directory was removed or unmounted"); got < 2 {
+				t.Errorf("said %d times, want twice or more", got)
+			}
+		})
+	}
+}
+
+// Where no pages can be made nothing is offered, until they can.
+func TestNoPlaceForPages(t *testing.T) {
+	n := newNode(t)
+	agent := n.start()
+	agent.allocatable(20)
+	if err := errors.Join(os.RemoveAll(n.config.PagesDir), os.WriteFile(n.config.PagesDir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.kubelet.Allocate(t.Context(), kubelettest.Pod{UID: "uid-p", Namespace: "md", Name: "p"},
+		kubelettest.Container{Name: "gmx"}, n.config.ResourceName, 1); err == nil {
+		t.Error("a pod was given a slice without pages")
+	}
+	agent.allocatable(0)
+	if !strings.Contains(agent.log.String(), "reason=pages-unusable") {
+		t.Errorf("no reason in the log:\n%s", agent.log)
+	}
+	if err := os.Remove(n.config.PagesDir); err != nil {
+		t.Fatal(err)
+	}
+	agent.allocatable(20)
+	agent.allocate("q", 1)
+}
+
+// An agent with another directory of pages leaves older allocations theirs.
+func TestOlderAllocationsKeepTheirPagesDirectory(t *testing.T) {
+	n := newNode(t)
+	agent := n.start()
+	agent.allocatable(20)
+	key, _ := agent.allocate("p", 1)
+	agent.stop()
+	old := n.config.PagesDir
+	n.config.PagesDir = filepath.Join(filepath.Dir(old), "elsewhere")
+	agent = n.start()
+	agent.allocatable(20)
+	agent.shows(sliceSize, "vgpud_slice_memory_limit_bytes", "allocation="+key, "pod=p")
+	before, err := limiter.ReadLimits(filepath.Join(old, key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.kubelet.StartContainer(t.Context(), "uid-p", "gmx"); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := limiter.ReadLimits(filepath.Join(old, key)); err != nil || after.Epoch != before.Epoch+1 {
+		t.Errorf("a new start: epoch %d, then %d, %v", before.Epoch, after.Epoch, err)
+	}
+	if _, err := os.Stat(n.pages(key)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("pages that no container has: %v", err)
+	}
+	newer, _ := agent.allocate("q", 1)
+	if _, err := limiter.ReadUsage(n.pages(newer)); err != nil {
+		t.Errorf("a new allocation: %v", err)
+	}
+	agent.stop()
+	if err := os.RemoveAll(old); err != nil { // as a reboot does
+		t.Fatal(err)
+	}
+	agent = n.start()
+	agent.allocatable(20)
+	if _, err := limiter.ReadUsage(filepath.Join(old, key)); err != nil {
+		t.Errorf("after a reboot: %v", err)
+	}
+}
