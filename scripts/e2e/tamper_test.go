@@ -15,16 +15,20 @@ const (
 	usagePage = allocDir + "usage"
 )
 
-// A container that does to its usage page what it can: the agent lives on and reports it, and no limit is raised.
+// A container that does to its usage page what it can: the agent lives on and reports it, and no limit is raised. Where
+// the page no longer knows what the container holds, it gets nothing more.
 func TestTamperingWithTheUsagePageRaisesNoLimit(t *testing.T) {
-	for _, attempt := range []struct{ name, script string }{
-		{"random bytes", "dd if=/dev/urandom of=" + usagePage + " bs=4096 count=64 conv=notrunc"},
-		{"zeros", "dd if=/dev/zero of=" + usagePage + " bs=4096 count=64 conv=notrunc"},
-		{"truncate", "truncate -s 0 " + usagePage},
-		{"shorten", "truncate -s 4096 " + usagePage},
-		{"grow sparse", "truncate -s 1G " + usagePage},
+	for _, attempt := range []struct {
+		name, script string
+		frozen       float64
+	}{
+		{"random bytes", "dd if=/dev/urandom of=" + usagePage + " bs=4096 count=64 conv=notrunc", 1},
+		{"zeros", "dd if=/dev/zero of=" + usagePage + " bs=4096 count=64 conv=notrunc", 1},
+		{"truncate", "truncate -s 0 " + usagePage, 1},
+		{"shorten", "truncate -s 4096 " + usagePage, 1},
+		{"grow sparse", "truncate -s 1G " + usagePage, 0},
 		{"fill the node", "! dd if=/dev/zero of=" + usagePage + " bs=1M count=2048 oflag=append conv=notrunc 2>/tmp/dd" +
-			" && grep 'No space left' /tmp/dd"},
+			" && grep 'No space left' /tmp/dd", 0},
 	} {
 		t.Run(attempt.name, func(t *testing.T) {
 			name := "tamper-" + strings.ReplaceAll(attempt.name, " ", "-")
@@ -36,6 +40,9 @@ func TestTamperingWithTheUsagePageRaisesNoLimit(t *testing.T) {
 				return now > reported, fmt.Sprint(now)
 			})
 			awaitTick(t)
+			verdict := ofPod(name)
+			verdict["verdict"] = "frozen"
+			awaitMetric(t, "vgpud_allocation_verdict", verdict, attempt.frozen)
 			mustNotGetMore(t, name) // and when the agent has seen to it
 			mustHaveSurvived(t, name, agentPID)
 		})

@@ -23,6 +23,9 @@ with "$work/sum" "two allocations add up" "$bin/memory" exact-first $((800 * MIB
 
 rm -rf "$work/lower" && pages "$work/lower" k1 "$first=$((2000 * MIB))"
 with "$work/lower" "the limit is lowered below the use" "$bin/memory" lowered "$work/lower/alloc/k1/limits"
+rm -rf "$work/frozen" && pages "$work/frozen" k1 "$first=$((1000 * MIB))"
+with "$work/frozen" "the allocation is frozen" "$bin/memory" frozen "$work/frozen/alloc/k1/limits"
+check "says so once" -- [ "$(grep -c '^vgpud: .*the usage page was tampered with' "$work/stderr")" -eq 1 ]
 rm -rf "$work/count" && pages "$work/count" k1 "$first=$((1000 * MIB))"
 with "$work/count" "refusals are counted once" CUDA_VISIBLE_DEVICES=0 "$bin/memory" refusals \
   "$work/count/alloc/k1/usage"
@@ -37,6 +40,11 @@ run "the environment is cleaned" env -i GPUSIM_DIR="$GPUSIM_DIR" LD_LIBRARY_PATH
 with "$work/one" "another state file" CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/cache" "$bin/memory" limit $((500 * MIB))
 with "$work/one" "an error in the environment" CUDA_DEVICE_MEMORY_LIMIT=4Gx "$bin/memory" nothing
 unset CUDA_VISIBLE_DEVICES
+
+# A kill between making the state file and writing its header leaves a page of zeros: the next process starts it.
+rm -f "$work/zeros" && truncate -s 544768 "$work/zeros"
+run "a state file that was never begun" env LD_PRELOAD="$lib" CUDA_VISIBLE_DEVICES=0 CUDA_DEVICE_MEMORY_LIMIT=300m \
+  CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/zeros" "$bin/memory" exact $((300 * MIB))
 
 # Fail closed: whatever is wrong with a page, nothing can be allocated, and one line says why.
 broken() { # broken NAME COMMAND: the pages, after COMMAND in the allocation's directory
