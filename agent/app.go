@@ -156,7 +156,7 @@ func (a *app) openSources() {
 		a.onClose(reader.Close)
 		gpus = reader
 	}
-	holders := kubelet.New(a.config.KubeletDir, a.config.ResourceName)
+	holders := kubelet.New(a.config.KubeletDir, a.config.ResourceName, plugin.AllocationVariable)
 	a.onClose(func(context.Context) error { return holders.Close() })
 	a.sources = monitor.Sources{
 		GPUs: gpus, Ledger: ledgersource.New(a.books), Pages: pages.New(a.pagesPath),

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vgpud/vgpud/agent/source/nvml"
+	"github.com/vgpud/vgpud/plugin"
 )
 
 // Exit codes of vgpud exec's own failures, as env(1) and shells have them.
@@ -132,7 +133,7 @@ func (s *execSlice) environment(environ []string, variables map[string]string) [
 	if own := variables["LD_PRELOAD"]; own != "" {
 		preload += ":" + own
 	}
-	added := map[string]string{"LD_PRELOAD": preload, "VGPUD_ALLOCATION": s.key}
+	added := map[string]string{"LD_PRELOAD": preload, plugin.AllocationVariable: s.key}
 	if _, set := variables["CUDA_VISIBLE_DEVICES"]; !set {
 		added["CUDA_VISIBLE_DEVICES"] = s.uuid
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/internal/require"
 	"github.com/vgpud/vgpud/limiter"
+	"github.com/vgpud/vgpud/plugin"
 )
 
 const beVgpud = "VGPUD_TEST_BE_VGPUD"
@@ -136,7 +137,7 @@ func TestExecExitCodes(t *testing.T) {
 
 // What the command finds: our library before the user's, its pages with the limit, everything private to the user.
 func TestExecSlice(t *testing.T) {
-	command, base := vgpudExec(t, "--", "sh", "-c", `echo "$LD_PRELOAD $VGPUD_ALLOCATION $CUDA_VISIBLE_DEVICES $OWN"; read line`)
+	command, base := vgpudExec(t, "--", "sh", "-c", `echo "$LD_PRELOAD $`+plugin.AllocationVariable+` $CUDA_VISIBLE_DEVICES $OWN"; read line`)
 	command.Env = append(command.Env, "LD_PRELOAD=libc.so.6", "OWN=kept")
 	stdin, err := command.StdinPipe()
 	if err != nil {

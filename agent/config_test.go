@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Tests of the configuration: precedence, validation (C46), messages, printing and documentation.
+// Tests of the configuration: precedence, validation, messages, printing and documentation.
 
 package main
 
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/vgpud/vgpud/plugin"
 )
 
 // load runs the loader on a command line, an environment and the text of a file ("" for none).
@@ -71,7 +73,7 @@ func TestConfigFileFromEnvironment(t *testing.T) {
 	}
 }
 
-// C46 and more: bad values are refused with key, value and rule.
+// Bad values are refused with key, value and rule.
 func TestBadValues(t *testing.T) {
 	name64 := "example.com/" + strings.Repeat("a", 64)
 	for _, test := range []struct{ key, value, rule string }{
@@ -81,7 +83,8 @@ func TestBadValues(t *testing.T) {
 		{"slices-per-gpu", "0", "1 to 1000"}, {"slices-per-gpu", "-2", "1 to 1000"}, {"slices-per-gpu", "1000000", "1 to 1000"},
 		{"slices-per-gpu", "two", "1 to 1000"}, {"slices-per-gpu", "1.5", "1 to 1000"},
 		{"memory-margin", "-1", "decimal number"}, {"memory-margin", "50%", "unknown suffix"}, {"memory-margin", "99999999999G", "64 bits"},
-		{"device-list-strategy", "volume-mounts", "envvar, cdi-cri"}, {"cdi-kind", "gpu", "vendor-domain/class"},
+		{"device-list-strategy", "volume-mounts", "envvar, cdi-cri"}, {"cdi-kind", "gpu", "<vendor>/<class>"},
+		{"cdi-kind", "nvidia.com/gpu/x", "<vendor>/<class>"}, {"cdi-kind", "1nvidia/gpu", "start with letter"}, {"container-dir", "/a#b", "#"},
 		{"kubelet-dir", "relative", "absolute"}, {"pages-dir", "/", "absolute"}, {"pages-dir", "/a b", "blanks"},
 		{"container-dir", "/usr/local/a:b", "colons"}, {"state-dir", "/var/../lib", "clean"}, {"state-dir", "", "absolute"},
 		{"library", "libvgpu.so", "absolute"}, {"textfile-dir", "x/", "absolute"},
@@ -110,6 +113,36 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
+// Whatever --print-config prints as good, the plugin takes: the two have one rule.
+func TestAcceptedValuesAreGoodForThePlugin(t *testing.T) {
+	paths := []string{"", "/", "/a", "/a/", "//a", "/a/../b", "relative", "/a b", "/a\tb", "/a\rb", "/a\vb", "/a:b", "/a,b", "/a#b", "/a=b",
+		"/a%b", "/ä", "/\xff", "/a\x00b"}
+	values := map[string][]string{
+		"kubelet-dir": paths, "state-dir": paths, "pages-dir": paths, "container-dir": paths,
+		"resource-name":        {"nvidia.com/gpu", "gpu", "a/b", "a/b/c", "A.com/gpu", "x.kubernetes.io/gpu", "a.b/c_d", "a.b/-"},
+		"device-list-strategy": {"envvar", "cdi-cri", "ENVVAR", ""},
+		"cdi-kind": {"nvidia.com/gpu", "a/b", "A/B", "1a/b", "a/1b", "a_b/c", "a/b_", "a-/b", "a/b/c", "a", "/", "a/", "/b", "a/b=c", "a b/c",
+			strings.Repeat("a", 300) + "/b"},
+	}
+	accepted := 0
+	for key, texts := range values {
+		for _, text := range texts {
+			arguments := []string{"--device-list-strategy=cdi-cri", "--" + key + "=" + text}
+			config, err := load(t, arguments, nil, "")
+			if err != nil {
+				continue
+			}
+			accepted++
+			if err := pluginConfig(config, "0123456789abcdef", plugin.Timing{}).Validate(); err != nil {
+				t.Errorf("%s=%q is accepted, and then refused: %v", key, text, err)
+			}
+		}
+	}
+	if accepted < 20 {
+		t.Errorf("%d values accepted: nothing was tested", accepted)
+	}
+}
+
 func TestAllFaultsAreReported(t *testing.T) {
 	_, err := load(t, []string{"--log-level=loud"}, []string{"VGPUD_LOG_FORMAT=xml"}, "slices-per-gpu: 0")
 	if err == nil {
@@ -122,7 +155,7 @@ func TestAllFaultsAreReported(t *testing.T) {
 	}
 }
 
-// C46: unknown and duplicate keys are errors; an empty file is none.
+// Unknown and duplicate keys are errors; an empty file is none.
 func TestFiles(t *testing.T) {
 	for _, test := range []struct{ name, text, fault string }{
 		{"unknown key", "slices: 10", "slices: unknown key"},

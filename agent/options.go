@@ -11,13 +11,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/vgpud/vgpud/plugin"
 )
@@ -65,7 +62,7 @@ func options() []option {
 		}},
 		{"cdi-kind", "nvidia.com/gpu", "vendor and class of the CDI devices, for cdi-cri", func(c *Config, text string) error {
 			c.CDIKind = text
-			return checkCDIKind(text)
+			return plugin.ValidateCDIKind(text)
 		}},
 		{"kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory", pathOption(func(c *Config) *string { return &c.KubeletDir })},
 		{"state-dir", "/var/lib/vgpud", "records of what is granted, and installed libraries", pathOption(func(c *Config) *string { return &c.StateDir })},
@@ -120,18 +117,11 @@ func oneOf(text string, allowed ...string) error {
 	return fmt.Errorf("want one of %s", strings.Join(allowed, ", "))
 }
 
-// pathOption is the rule of options that name an absolute path. Paths go into mount tables and into the
-// preload file, where a blank, a colon or a comma would end them.
+// pathOption is the rule of options that name an absolute path.
 func pathOption(field func(*Config) *string) func(*Config, string) error {
 	return func(config *Config, text string) error {
-		if !filepath.IsAbs(text) || filepath.Clean(text) != text || text == "/" {
-			return errors.New("want a clean absolute path, not the root")
-		}
-		if strings.ContainsAny(text, ": \t\n,") {
-			return errors.New("want a path without blanks, colons and commas")
-		}
 		*field(config) = text
-		return nil
+		return plugin.ValidatePath(text)
 	}
 }
 
@@ -149,14 +139,6 @@ func parseInterval(text string) (time.Duration, error) {
 		return 0, errors.New("want a duration from 100ms to 1m")
 	}
 	return interval, nil
-}
-
-func checkCDIKind(kind string) error {
-	vendor, class, found := strings.Cut(kind, "/")
-	if !found || class == "" || strings.ContainsAny(class, "/= ") || len(validation.IsDNS1123Subdomain(vendor)) > 0 {
-		return errors.New("want vendor-domain/class, e.g. nvidia.com/gpu")
-	}
-	return nil
 }
 
 // newLogger makes the one logger, from which every part gets its own with component= set.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// C43 and C44: amounts of memory, from the table that the shim's parser is held to as well.
+// Amounts of memory, from the table that the shim's parser is held to as well.
 
 package main
 

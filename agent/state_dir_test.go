@@ -135,7 +135,7 @@ func TestRunStopsOnSignals(t *testing.T) {
 	}
 }
 
-// C46: a bad name is refused at start with the rule, the exit code says so, and no Register is sent.
+// A bad name is refused at start with the rule, the exit code says so, and no Register is sent.
 func TestRunRefusesBadConfiguration(t *testing.T) {
 	n := newNode(t)
 	for _, flag := range []string{"--resource-name=vgpu", "--resource-name=kubernetes.io/vgpu", "--slices-per-gpu=0", "--slices-per-gpu=two",

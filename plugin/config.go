@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -109,14 +111,15 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// ValidatePath is the rule for every path that is configured; its error says the rule. Paths become mounts and a line of
-// ld.so.preload, where blanks and colons separate and # begins a comment.
+// ValidatePath is the rule for every path that is configured; its error says the rule. Paths travel as text to the kubelet
+// and become a line of ld.so.preload, where blanks and colons separate and # begins a comment.
 func ValidatePath(path string) error {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
 		return errors.New("want a clean absolute path, not the root")
 	}
-	if strings.ContainsAny(path, " \t\r\n\v\f:#\x00") {
-		return errors.New("want a path without blanks, colons and #, which ld.so.preload cannot name")
+	unusable := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == ':' || r == '#' }
+	if !utf8.ValidString(path) || strings.ContainsFunc(path, unusable) {
+		return errors.New("want a path of printable text without blanks, colons and #")
 	}
 	return nil
 }

@@ -31,9 +31,6 @@ import (
 	"github.com/vgpud/vgpud/agent/source"
 )
 
-// AllocationVariable is the environment variable of a response that holds the allocation key.
-const AllocationVariable = "VGPUD_ALLOCATION"
-
 const (
 	checkpointPath = "device-plugins/kubelet_internal_checkpoint"
 	socketPath     = "pod-resources/kubelet.sock"
@@ -48,6 +45,7 @@ const (
 type Reader struct {
 	directory string
 	resource  string
+	variable  string // of a response's environment: holds the allocation key
 
 	mu     sync.Mutex
 	client *grpc.ClientConn        // made at first need
@@ -56,9 +54,10 @@ type Reader struct {
 
 var _ source.Kubelet = (*Reader)(nil)
 
-// New reads below the kubelet's root directory and looks at one extended resource.
-func New(directory, resource string) *Reader {
-	return &Reader{directory: directory, resource: resource, names: map[string]source.Owner{}}
+// New reads below the kubelet's root directory and looks at one extended resource. A response of ours holds the
+// allocation key in the given variable of the environment.
+func New(directory, resource, variable string) *Reader {
+	return &Reader{directory: directory, resource: resource, variable: variable, names: map[string]source.Owner{}}
 }
 
 // Close ends the connection to the kubelet, if there is one. It may be called twice.
@@ -87,7 +86,7 @@ func (r *Reader) Holders(ctx context.Context) (source.Holders, error) {
 	if err != nil {
 		return source.Holders{}, err
 	}
-	entries, err := parseCheckpoint(text, r.resource)
+	entries, err := r.parseCheckpoint(text)
 	if err != nil {
 		return source.Holders{}, err
 	}
@@ -147,7 +146,7 @@ type checkpointEntry struct {
 // its algorithm is internal to the kubelet, and the file is replaced whole. A text in which holders could hide is an
 // error: one without the list of holders (which is null when there are none), and one with a container that holds
 // devices of ours and whose holder or response cannot be read.
-func parseCheckpoint(text []byte, resource string) ([]entry, error) {
+func (r *Reader) parseCheckpoint(text []byte) ([]entry, error) {
 	var checkpoint struct {
 		Data *struct{ PodDeviceEntries json.RawMessage }
 	}
@@ -166,10 +165,10 @@ func parseCheckpoint(text []byte, resource string) ([]entry, error) {
 		if container.ResourceName == "" {
 			return nil, fmt.Errorf("parse kubelet checkpoint: container %q holds devices of no resource", container.ContainerName)
 		}
-		if container.ResourceName != resource {
+		if container.ResourceName != r.resource {
 			continue
 		}
-		found, ours, err := container.entry()
+		found, ours, err := container.entry(r.variable)
 		if err != nil {
 			return nil, fmt.Errorf("parse kubelet checkpoint: container %q: %w", container.ContainerName, err)
 		}
@@ -180,14 +179,14 @@ func parseCheckpoint(text []byte, resource string) ([]entry, error) {
 	return entries, nil
 }
 
-// entry reads the response to Allocate. It is not ours when it says something and has no allocation key: another plugin
+// entry reads the response to Allocate, which holds the key in variable. It is not ours when it says something and has no allocation key: another plugin
 // served the resource then.
-func (c checkpointEntry) entry() (found entry, ours bool, err error) {
+func (c checkpointEntry) entry(variable string) (found entry, ours bool, err error) {
 	var response v1beta1.ContainerAllocateResponse
 	if err := proto.Unmarshal(c.AllocResp, &response); err != nil {
 		return entry{}, false, fmt.Errorf("response: %w", err)
 	}
-	found = entry{key: response.GetEnvs()[AllocationVariable], podUID: c.PodUID, container: c.ContainerName}
+	found = entry{key: response.GetEnvs()[variable], podUID: c.PodUID, container: c.ContainerName}
 	for _, ids := range c.DeviceIDs {
 		found.deviceIDs = append(found.deviceIDs, ids...)
 	}

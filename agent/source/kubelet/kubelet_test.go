@@ -24,7 +24,10 @@ import (
 	"github.com/vgpud/vgpud/agent/source"
 )
 
-const resource = "nvidia.com/gpu"
+const (
+	resource = "nvidia.com/gpu"
+	variable = "ALLOCATION"
+)
 
 // podDevices is one row of a checkpoint.
 type podDevices struct {
@@ -35,7 +38,7 @@ type podDevices struct {
 
 func row(t *testing.T, pod, container, key string, ids ...string) podDevices {
 	t.Helper()
-	response, err := proto.Marshal(&v1beta1.ContainerAllocateResponse{Envs: map[string]string{AllocationVariable: key}})
+	response, err := proto.Marshal(&v1beta1.ContainerAllocateResponse{Envs: map[string]string{variable: key}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +129,7 @@ func TestJoin(t *testing.T) {
 	server := &podResources{pods: []*podresources.PodResources{pod("md", "one", "main", "GPU-a::0", "GPU-b::4"),
 		pod("md", "two", "main", "GPU-a::1"), pod("md", "idle", "main")}}
 	serve(t, directory, server)
-	reader := New(directory, resource)
+	reader := New(directory, resource, variable)
 	defer reader.Close()
 	want := []source.Holder{
 		{Key: "k1", Owner: source.Owner{PodUID: "uid-1", Namespace: "md", Pod: "one", Container: "init"}},
@@ -151,7 +154,7 @@ func TestJoin(t *testing.T) {
 func TestNamesLater(t *testing.T) {
 	directory := shortDir(t)
 	writeCheckpoint(t, directory, row(t, "uid-1", "main", "k1", "GPU-a::0"))
-	reader := New(directory, resource)
+	reader := New(directory, resource, variable)
 	defer reader.Close()
 	got := holders(t, reader)
 	if got.NamesError == nil || len(got.List) != 1 || got.List[0].Owner.PodUID != "uid-1" || got.List[0].Owner.Pod != "" {
@@ -173,7 +176,7 @@ func TestHandOverBetweenReads(t *testing.T) {
 	server := &podResources{pods: []*podresources.PodResources{pod("md", "new", "main", "GPU-a::0")}}
 	server.hook = func() { writeCheckpoint(t, directory, row(t, "uid-new", "main", "k2", "GPU-a::0")) }
 	serve(t, directory, server)
-	reader := New(directory, resource)
+	reader := New(directory, resource, variable)
 	defer reader.Close()
 	if got := holders(t, reader); got.List[0].Owner.PodUID != "uid-old" || got.List[0].Owner.Pod != "" {
 		t.Errorf("the old holder was given the new one's name: %+v", got)
@@ -187,7 +190,7 @@ func TestHandOverBetweenReads(t *testing.T) {
 func TestPodDirectories(t *testing.T) {
 	directory := t.TempDir()
 	writeCheckpoint(t, directory)
-	reader := New(directory, resource)
+	reader := New(directory, resource, variable)
 	defer reader.Close()
 	if got := holders(t, reader); !errors.Is(got.PodsError, fs.ErrNotExist) || got.Pods != nil {
 		t.Errorf("no directory of pods: %+v", got)
@@ -215,7 +218,7 @@ func TestPodDirectories(t *testing.T) {
 
 func TestUnreadableCheckpoint(t *testing.T) {
 	directory := t.TempDir()
-	reader := New(directory, resource)
+	reader := New(directory, resource, variable)
 	defer reader.Close()
 	if _, err := reader.Holders(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no checkpoint: %v", err)
@@ -241,8 +244,8 @@ func TestUnreadableCheckpoint(t *testing.T) {
 		`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","Resource":"nvidia.com/gpu"}]}}`, // a field has another name
 		held(`,"PodUID":"u"`), held(`,"PodUID":"u","AllocResp":null`), held(`,"PodUID":"u","AllocResp":""`),
 		held(`,"PodUID":"u","AllocResp":"/////w=="`),
-		held(`,"PodUID":"u","AllocResp":"sgYBeA=="`),                                        // only a field that nobody knows
-		held(`,"AllocResp":"` + response(map[string]string{AllocationVariable: "k"}) + `"`), // of no pod
+		held(`,"PodUID":"u","AllocResp":"sgYBeA=="`),                              // only a field that nobody knows
+		held(`,"AllocResp":"` + response(map[string]string{variable: "k"}) + `"`), // of no pod
 	} {
 		if err := os.WriteFile(filepath.Join(directory, checkpointPath), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -262,7 +265,7 @@ func TestNobodyHolds(t *testing.T) {
 	for _, text := range []string{`{"Data":{"PodDeviceEntries":null}}`, `{"Data":{"PodDeviceEntries":[]}}`,
 		`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["GPU-a"]},"AllocResp":"` +
 			base64.StdEncoding.EncodeToString(foreign) + `"}]}}`} {
-		if got, err := parseCheckpoint([]byte(text), resource); err != nil || len(got) != 0 {
+		if got, err := New("", resource, variable).parseCheckpoint([]byte(text)); err != nil || len(got) != 0 {
 			t.Errorf("%s: %+v %v", text, got, err)
 		}
 	}
