@@ -315,6 +315,7 @@ func stat(t *testing.T, path string) os.FileInfo {
 
 // Programs that the library cannot be loaded into run, with at most the loader's own warning.
 func TestForeignProgramsRunInASlice(t *testing.T) {
+	besideOthers(t)
 	for _, program := range []struct{ name, path, file, want string }{
 		{"musl", muslPath, "hello-musl", "hello from 64 bits"},
 		{"32-bit", hello32Path, "hello-32", "hello from 32 bits"},

@@ -14,9 +14,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/vgpud/vgpud/scripts/e2e/cluster"
 	"github.com/vgpud/vgpud/scripts/e2e/image"
@@ -32,6 +35,9 @@ var env struct {
 	cluster *cluster.Cluster
 	gpus    *gpus
 	agent   *agent
+
+	beside   sync.WaitGroup // tests that run at the same time
+	removals errgroup.Group // of pods whose tests have ended; TestMain reports an error if no test does
 }
 
 func TestMain(m *testing.M) {
@@ -66,6 +72,7 @@ func run(m *testing.M) (code int) {
 	go func() { done <- m.Run() }()
 	select {
 	case code = <-done:
+		code = max(code, complain(env.removals.Wait()))
 	case <-ctx.Done():
 		return complain(errors.New("interrupted"))
 	}

@@ -93,6 +93,7 @@ func awaitMetric(t *testing.T, name string, labels map[string]string, want float
 
 // Each pod's series carry its own names and its own figures, never the other's.
 func TestMetricsNameEachPod(t *testing.T) {
+	besideOthers(t)
 	held := map[string]uint64{"metrics-a": 1000001, "metrics-b": 2000002}
 	for name, amount := range held {
 		create(t, newPod(name, 1, clientPath, "hold", strconv.FormatUint(amount, 10)))
@@ -119,6 +120,7 @@ func TestMetricsNameEachPod(t *testing.T) {
 }
 
 func TestMetricsFileIsWellFormed(t *testing.T) {
+	besideOthers(t)
 	promtool := requireTool(t, "promtool")
 	create(t, newPod("metrics-lint", 1, clientPath, "hold", "1000000"))
 	awaitLog(t, "metrics-lint", "held")
@@ -139,6 +141,7 @@ func TestMetricsFileIsWellFormed(t *testing.T) {
 
 // The real node-exporter serves the file's series and has nothing to complain about.
 func TestNodeExporterServesTheMetrics(t *testing.T) {
+	besideOthers(t)
 	exporter := requireTool(t, "prometheus-node-exporter")
 	p := env.cluster.Node.NewProcess("node-exporter", exporter, "--collector.disable-defaults",
 		"--collector.textfile", "--collector.textfile.directory="+textfileDir, "--web.listen-address=127.0.0.1:9100")

@@ -49,7 +49,16 @@ func onePod(name string, slices int, command ...string) *corev1.Pod {
 	return pod
 }
 
-// create creates the pod, which is deleted when the test ends, and shown if the test has failed.
+// besideOthers lets a test run at the same time as others, after all those that want the node for themselves.
+func besideOthers(t *testing.T) {
+	t.Helper()
+	env.beside.Add(1)
+	t.Cleanup(env.beside.Done)
+	t.Parallel()
+}
+
+// create creates the pod, which is deleted when the test ends, and shown if the test has failed. The next test does not
+// wait until it is gone; one that needs this calls awaitRemovals.
 func create(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	if err := env.cluster.CreatePod(t.Context(), pod); err != nil {
@@ -59,15 +68,28 @@ func create(t *testing.T, pod *corev1.Pod) {
 		if t.Failed() {
 			describe(t, pod.Name)
 		}
-		remove(t, pod.Name)
+		env.removals.Go(func() error { return deletePod(pod.Name) })
 	})
 }
 
+// remove deletes the pod and returns when it is gone.
 func remove(t *testing.T, name string) {
 	t.Helper()
+	if err := deletePod(name); err != nil {
+		t.Error(err)
+	}
+}
+
+func deletePod(name string) error {
 	ctx, cancel := cleanupContext()
 	defer cancel()
-	if err := env.cluster.DeletePod(ctx, name); err != nil {
+	return env.cluster.DeletePod(ctx, name)
+}
+
+// awaitRemovals returns when the pods of earlier tests are gone.
+func awaitRemovals(t *testing.T) {
+	t.Helper()
+	if err := env.removals.Wait(); err != nil {
 		t.Error(err)
 	}
 }

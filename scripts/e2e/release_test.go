@@ -15,8 +15,8 @@ import (
 const releaseTimeout = 80 * time.Second
 
 // A pod that has ended gives its slices back to the scheduler at once, and its allocation (record, pages, series) goes
-// soon after. The second half of the test waits, by t.Parallel, until the tests without it have run: most of the
-// minute that an allocation lives at least has then passed.
+// soon after. The second half of the test waits, by t.Parallel, until all others have run: the kubelet's last allocation
+// is to be released, too, though no other one follows it.
 func TestPodEndReleasesItsAllocation(t *testing.T) {
 	const all = gpuCount * slicesPerGPU
 	create(t, newPod("released", all, clientPath, "hold", "1000000"))
@@ -32,22 +32,19 @@ func TestPodEndReleasesItsAllocation(t *testing.T) {
 	remove(t, "takes-them-all")
 
 	t.Parallel()
+	env.beside.Wait()
 	eventually(t, releaseTimeout, "allocations of pods that have ended are released", func() (bool, string) {
 		pages := allocationPages(t)
 		return len(pages) == 0, fmt.Sprint(pages)
 	})
-	page := ""
-	eventually(t, metricsTimeout, "every slice is free in the metrics", func() (bool, string) {
-		page = readMetricsFile(t)
-		free := 0.0
+	eventually(t, metricsTimeout, "in the metrics every slice is free, and no allocation is left", func() (bool, string) {
+		page, free := readMetricsFile(t), 0.0
 		for _, s := range readSeries(t, page, "vgpud_slices", map[string]string{"state": "free"}) {
 			free += s.value
 		}
-		return free == all, fmt.Sprint(free)
+		left := readSeries(t, page, "vgpud_slice_memory_limit_bytes", nil)
+		return free == all && len(left) == 0, fmt.Sprintf("%v free; series %v", free, left)
 	})
-	if left := readSeries(t, page, "vgpud_slice_memory_limit_bytes", nil); len(left) != 0 {
-		t.Errorf("series of released allocations are left: %v", left)
-	}
 }
 
 // allocationPages are the folders with pages that the agent keeps.

@@ -36,7 +36,7 @@ trap 'exit 130' INT TERM
 
 started=$SECONDS
 # The lock's descriptor is not for the tests: what they start must not hold the lock.
-"$out/e2e.test" -test.v -test.count=1 -test.timeout=15m "$@" 9>&- > >(tee "$log") 2>&1 &
+"$out/e2e.test" -test.v -test.count=1 -test.timeout=15m -test.parallel=4 "$@" 9>&- > >(tee "$log") 2>&1 &
 test_pid=$!
 code=0
 wait "$test_pid" || code=$?

@@ -32,6 +32,7 @@ func TestNodeOffersEverySlice(t *testing.T) {
 
 // The client sees one GPU that has the slice's memory, by every call that tells, through both doors to the driver.
 func TestPodSeesItsSlice(t *testing.T) {
+	besideOthers(t)
 	slice := env.gpus.sliceBytes()
 	create(t, newPod("sees-slice", 1, clientPath, "hold", "1000000"))
 	awaitLog(t, "sees-slice", "held")
@@ -66,6 +67,7 @@ func TestPodSeesItsSlice(t *testing.T) {
 
 // The slice's memory can be had to the last byte, and not one more; data that goes there comes back.
 func TestPodIsRefusedTheByteBeyondItsSlice(t *testing.T) {
+	besideOthers(t)
 	create(t, onePod("fills-slice", 1, "sh", "-c", clientPath+" fill && "+clientPath+" copy-check 33554432"))
 	log, code := awaitEnd(t, "fills-slice")
 	if code != 0 {
@@ -86,6 +88,7 @@ func TestPodIsRefusedTheByteBeyondItsSlice(t *testing.T) {
 
 // Several slices on one GPU are one device with the sum; on two GPUs, two devices.
 func TestPodWithSeveralSlices(t *testing.T) {
+	besideOthers(t)
 	create(t, onePod("two-slices", 2, clientPath, "info"))
 	log, code := awaitEnd(t, "two-slices")
 	if code != 0 {
@@ -102,6 +105,7 @@ func TestPodWithSeveralSlices(t *testing.T) {
 }
 
 func TestFFmpegInPodGivesTheFramesOfAnUnslicedRun(t *testing.T) {
+	besideOthers(t)
 	requireTool(t, "ffmpeg")
 	create(t, onePod("ffmpeg", 1, append([]string{"ffmpeg"}, ffmpegArgs(throughGPU)...)...))
 	want := onNode(t, "ffmpeg", ffmpegArgs(throughGPU)...)
@@ -122,6 +126,7 @@ func TestFFmpegInPodGivesTheFramesOfAnUnslicedRun(t *testing.T) {
 
 // A pod without a slice gets nothing of ours.
 func TestPodWithoutSliceIsLeftAlone(t *testing.T) {
+	besideOthers(t)
 	create(t, onePod("no-slice", 0, "sh", "-c", fmt.Sprintf("ls /etc/ld.so.preload %s/libcuda.so.1", libraryDir)))
 	if log, code := awaitEnd(t, "no-slice"); code == 0 || !strings.Contains(log, "No such file") {
 		t.Errorf("a pod that asked for no slice has preload file or driver (exit code %d):\n%s", code, log)

@@ -13,6 +13,9 @@ import (
 // has a slice on each GPU, so they always share one.
 func TestTwoPodsKeepToTheirOwnLimits(t *testing.T) {
 	const rounds = 10
+	awaitRemovals(t) // what is in use on the GPUs is this test's, from here on
+	var ended sync.WaitGroup
+	defer ended.Wait()
 	slice := env.gpus.sliceBytes()
 	for round := range rounds {
 		tenants := []struct {
@@ -31,6 +34,7 @@ func TestTwoPodsKeepToTheirOwnLimits(t *testing.T) {
 				t.Errorf("round %d: pod %s holds %d bytes, want %d", round, tenant.name, got, tenant.wantBytes)
 			}
 		}
+		ended.Wait()                     // the pods of the round before
 		for _, tenant := range tenants { // both are full now: nobody gets one more byte, not even a second process
 			out := inPod(t, tenant.name, clientPath, "fill")
 			if got := mustFind(t, out, "filled").number(t, "filled"); got != 0 {
@@ -40,12 +44,11 @@ func TestTwoPodsKeepToTheirOwnLimits(t *testing.T) {
 		if got, want := usedBytes(t), (1+gpuCount)*slice; got != want {
 			t.Errorf("round %d: the GPUs themselves say that %d bytes are in use, want %d", round, got, want)
 		}
-		var ended sync.WaitGroup
 		for _, tenant := range tenants {
 			ended.Go(func() { remove(t, tenant.name) })
 		}
-		ended.Wait()
 	}
+	ended.Wait()
 	if got := usedBytes(t); got != 0 {
 		t.Errorf("after the last pod's end the GPUs say that %d bytes are in use", got)
 	}
