@@ -99,8 +99,9 @@ func runExec(ctx context.Context, options execOptions, arguments, environ []stri
 	if err != nil {
 		return exitSetup, err
 	}
-	defer slice.Close()
-	return runChild(program, arguments, slice.environment(environ, variables))
+	code, left, err := runChild(program, arguments, slice.environment(environ, variables))
+	slice.Close(left)
+	return code, err
 }
 
 // findProgram looks a command up as a shell would.

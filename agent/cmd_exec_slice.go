@@ -2,9 +2,12 @@
 // Copyright The vgpud Authors
 
 // cmd_exec_slice.go keeps the files of one vgpud exec: <base>/<key>/libvgpu.so and <base>/<key>/alloc/<key>/{limits,
-// usage}, in a directory of the user's own. They go when the command has ended and no process has the library mapped;
-// what a killed vgpud exec left goes at the next one. A directory is never taken from a process that uses it: the next
-// program that such a process starts would not find the library, and run without a limit.
+// usage}, in a directory of the user's own. They go when no process of the slice is left (cmd_exec_users.go); what a
+// killed vgpud exec left goes at a later one. A directory is never taken from a process that uses it: the next program
+// that such a process starts would not find the library, and run without a limit.
+//
+// A directory is made under a temporary name and gets its own only when it is whole and its lock is held. So one under
+// its own name whose lock is free has been left, however many instances start and end at the same time.
 
 package main
 
@@ -14,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,10 +31,15 @@ import (
 )
 
 const (
-	execKeyPrefix = "exec-"
-	execLockName  = "lock"
-	// execLockAge is how old a directory without a lock must be before it counts as left behind.
-	execLockAge = time.Minute
+	execKeyPrefix   = "exec-"
+	execTempPrefix  = "new-"
+	execLockName    = "lock"
+	execLibraryName = "libvgpu.so"
+	// execTempAge is how old a directory under a temporary name must be before it counts as left behind. Should its
+	// maker live all the same, it makes another one.
+	execTempAge = time.Minute
+	// execMakeTries is how often that is done.
+	execMakeTries = 3
 )
 
 // execSlice is the slice of one vgpud exec.
@@ -48,26 +57,45 @@ func newExecSlice(variables map[string]string, library, uuid string, memory uint
 		return nil, err
 	}
 	removeStale(base)
+	for range execMakeTries {
+		var slice *execSlice
+		if slice, err = makeExecSlice(base, library, uuid, memory); err == nil {
+			return slice, nil
+		}
+	}
+	return nil, fmt.Errorf("make slice: %w", err)
+}
+
+// makeExecSlice makes a slice below base. On an error nothing of it is left.
+func makeExecSlice(base, library, uuid string, memory uint64) (*execSlice, error) {
 	nonce := make([]byte, 12)
 	if _, err := rand.Read(nonce); err != nil {
 		return nil, fmt.Errorf("mint allocation key: %w", err)
 	}
 	slice := &execSlice{key: execKeyPrefix + hex.EncodeToString(nonce), uuid: uuid}
-	slice.directory = filepath.Join(base, slice.key)
-	slice.library = filepath.Join(slice.directory, "libvgpu.so")
-	if err := slice.fill(library, memory); err != nil {
-		slice.Close()
-		return nil, fmt.Errorf("make slice: %w", err)
+	temporary := filepath.Join(base, execTempPrefix+hex.EncodeToString(nonce))
+	err := slice.fill(temporary, library, memory)
+	if err == nil {
+		slice.directory = filepath.Join(base, slice.key)
+		slice.library = filepath.Join(slice.directory, execLibraryName)
+		err = os.Rename(temporary, slice.directory)
+	}
+	if err != nil {
+		err = errors.Join(err, os.RemoveAll(temporary))
+		if slice.lock != nil {
+			slice.lock.Close()
+		}
+		return nil, err
 	}
 	return slice, nil
 }
 
-// fill makes the directory's content.
-func (s *execSlice) fill(library string, memory uint64) error {
-	if err := os.Mkdir(s.directory, 0o700); err != nil {
+// fill makes a directory and its content, the lock first.
+func (s *execSlice) fill(directory, library string, memory uint64) error {
+	if err := makeDirectory(directory, 0o700); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Join(s.directory, execLockName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(directory, execLockName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
@@ -75,30 +103,46 @@ func (s *execSlice) fill(library string, memory uint64) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
+	birth, err := ownBirth()
+	if err != nil {
+		return err
+	}
+	if _, err := lock.WriteString(birth.String()); err != nil {
+		return err
+	}
 	source, err := os.Open(library)
 	if err != nil {
 		return fmt.Errorf("open library: %w", err)
 	}
 	defer source.Close()
-	if err := atomicfile.Copy(s.library, source, 0o755); err != nil {
+	if err := atomicfile.Copy(filepath.Join(directory, execLibraryName), source, 0o755); err != nil {
 		return err
 	}
-	pages := filepath.Join(s.directory, "alloc", s.key)
-	if err := os.Mkdir(filepath.Dir(pages), 0o711); err != nil {
+	pages := filepath.Join(directory, "alloc", s.key)
+	if err := makeDirectory(filepath.Dir(pages), 0o711); err != nil {
 		return err
 	}
 	return limiter.Create(pages, limiter.Limits{Key: s.key,
 		Devices: []limiter.Device{{UUID: s.uuid, SliceCount: 1, MemoryLimitBytes: memory}}})
 }
 
-// Close removes the slice, unless processes that the command left behind still run in it.
-func (s *execSlice) Close() {
-	if !inUse(s.directory) {
+// makeDirectory makes a directory with its exact mode, whatever the umask.
+func makeDirectory(path string, mode fs.FileMode) error {
+	if err := os.Mkdir(path, mode); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
+// Close removes the slice, unless processes that the command left behind still run in it. left says that descendants of
+// the command are known to run.
+func (s *execSlice) Close(left bool) {
+	// No descendant can be hidden: all are known.
+	scan := userScan{proc: "/proc", key: s.key, uid: os.Getuid(), since: math.MaxUint64}
+	if !left && !scan.inUse() {
 		_ = os.RemoveAll(s.directory) // what stays is removed by a later vgpud exec
 	}
-	if s.lock != nil {
-		s.lock.Close()
-	}
+	s.lock.Close()
 }
 
 // execBase returns a directory of this user's own from which programs can map code, making it if need be.
@@ -132,7 +176,7 @@ func prepareBase(directory string) error {
 	if strings.ContainsAny(directory, ": \t\n") {
 		return fmt.Errorf("%q: LD_PRELOAD cannot name a path with a blank or a colon", directory)
 	}
-	if err := os.Mkdir(directory, 0o700); errors.Is(err, fs.ErrNotExist) && os.Geteuid() == 0 && directory == "/run/vgpud/exec" {
+	if err := makeDirectory(directory, 0o700); errors.Is(err, fs.ErrNotExist) && os.Geteuid() == 0 && directory == "/run/vgpud/exec" {
 		err = os.MkdirAll(directory, 0o711)
 		if err == nil {
 			err = os.Chmod(directory, 0o700)
@@ -169,39 +213,43 @@ func removeStale(base string) {
 	}
 	for _, entry := range entries {
 		directory := filepath.Join(base, entry.Name())
-		if entry.IsDir() && strings.HasPrefix(entry.Name(), execKeyPrefix) && abandoned(directory) && !inUse(directory) {
-			_ = os.RemoveAll(directory)
+		switch {
+		case !entry.IsDir():
+		case strings.HasPrefix(entry.Name(), execKeyPrefix):
+			removeAbandoned(directory, entry.Name())
+		case strings.HasPrefix(entry.Name(), execTempPrefix):
+			if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > execTempAge {
+				removeAbandoned(directory, entry.Name())
+			}
 		}
 	}
 }
 
-// abandoned says that the vgpud exec of a directory is gone.
-func abandoned(directory string) bool {
-	lock, err := os.OpenFile(filepath.Join(directory, execLockName), os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		info, statErr := os.Stat(directory)
-		return statErr == nil && time.Since(info.ModTime()) > execLockAge
+// removeAbandoned removes a directory whose vgpud exec is gone and whose slice is empty. The lock is held until the
+// directory is gone, so that nobody else judges it at the same time.
+func removeAbandoned(directory, key string) {
+	scan := userScan{proc: "/proc", key: key, uid: os.Getuid()}
+	path := filepath.Join(directory, execLockName)
+	lock, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // half made, or half removed
+	case err != nil:
+		return
+	default:
+		defer lock.Close()
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil || !isFile(path, lock) {
+			return
+		}
+		scan.since = readBirth(lock)
 	}
-	if err != nil {
-		return false
+	if !scan.inUse() {
+		_ = os.RemoveAll(directory)
 	}
-	defer lock.Close()
-	return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
-// inUse says whether a process that we may look into has something of directory mapped. The library is mapped by
-// every program of a slice, from its start on.
-func inUse(directory string) bool {
-	tables, err := filepath.Glob("/proc/[0-9]*/maps")
-	if err != nil {
-		return true
-	}
-	for _, table := range tables {
-		// A process that is gone, or another user's, cannot be read; another user cannot reach a 0700 directory.
-		text, err := os.ReadFile(table)
-		if err == nil && strings.Contains(string(text), directory+"/") {
-			return true
-		}
-	}
-	return false
+// isFile says whether path still is the file that is open.
+func isFile(path string, file *os.File) bool {
+	open, openErr := file.Stat()
+	named, nameErr := os.Lstat(path)
+	return openErr == nil && nameErr == nil && os.SameFile(open, named)
 }

@@ -29,6 +29,9 @@ const (
 	pagesMode = 0o711
 )
 
+// lockMode keeps the lock from others: whoever can open a file, if only for reading, can lock it.
+const lockMode = 0o600
+
 // lockState makes the state directory and takes its lock, which lasts as long as the file is open. A second agent
 // is refused with the process that holds it.
 func lockState(directory string) (*os.File, error) {
@@ -36,16 +39,20 @@ func lockState(directory string) (*os.File, error) {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
 	path := filepath.Join(directory, "lock")
-	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o644)
+	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, lockMode)
 	if err != nil {
 		return nil, fmt.Errorf("open lock of state directory: %w", err)
 	}
+	if err := lock.Chmod(lockMode); err != nil { // an older agent left it readable
+		lock.Close()
+		return nil, fmt.Errorf("open lock of state directory: %w", err)
+	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder, _ := io.ReadAll(io.LimitReader(lock, 64))
+		holder := lockHolder(lock)
 		lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("state directory %s is in use by another agent (process %s): there can be one per directory",
-				directory, strings.TrimSpace(string(holder)))
+			return nil, fmt.Errorf("state directory %s is in use by another agent (%s holds %s): there can be one per directory",
+				directory, holder, path)
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -58,6 +65,34 @@ func lockState(directory string) (*os.File, error) {
 		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
 	return lock, nil
+}
+
+// lockHolder names the process that is written into a lock file, if that one has the file open: an agent that was
+// killed leaves its number there.
+func lockHolder(lock *os.File) string {
+	const unknown = "an unknown process"
+	text, err := io.ReadAll(io.LimitReader(lock, 64))
+	if err != nil {
+		return unknown
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return unknown
+	}
+	own, err := lock.Stat()
+	if err != nil {
+		return unknown
+	}
+	descriptors, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		return unknown
+	}
+	for _, descriptor := range descriptors {
+		if info, err := os.Stat(descriptor); err == nil && os.SameFile(own, info) {
+			return fmt.Sprintf("process %d", pid)
+		}
+	}
+	return unknown
 }
 
 // mountPages makes the pages directory and, unless it is a mount of bounded size already, mounts a tmpfs on it. Where
