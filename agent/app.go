@@ -86,7 +86,7 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 		parts.releaseAge = releaseAge
 	}
 	a := &app{config: config, log: log.With("component", "agent"), baseLog: log, parts: parts, build: buildInfo(), policy: decide.Policy{
-		SlicesPerGPU: config.SlicesPerGPU, MarginBytes: config.MemoryMarginBytes, RecoverAfter: recoverAfterTicks,
+		SlicesPerGPU: config.SlicesPerGPU, MarginBytes: config.MemoryMarginBytes, MinSliceBytes: ledger.SliceUnit, RecoverAfter: recoverAfterTicks,
 		ReleaseAge: parts.releaseAge, ReleaseAfter: releaseAfterTicks}}
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err := a.open(); err != nil {
@@ -118,7 +118,7 @@ func (a *app) open() error {
 		return fmt.Errorf("open ledger: %w", err)
 	}
 	for _, aside := range a.books.SetAside() {
-		a.log.Error("a record could not be read and was set aside", "path", aside.Path, "reason", aside.Reason)
+		a.log.Error("not a record that can be read; the others stand", "path", aside.Path, "reason", aside.Reason)
 	}
 	if err := a.preparePages(); err != nil {
 		return err

@@ -241,7 +241,7 @@ func TestSecondAgentIsRefused(t *testing.T) {
 // What cannot be offered ends the start with the numbers, before anything is registered.
 func TestImpossibleConfigurationIsRefusedAtStart(t *testing.T) {
 	for name, change := range map[string]func(*node){
-		"slices below 1 MiB": func(n *node) { n.gpus.Set(source.GPU{UUID: gpuA, TotalBytes: 5 << 20}) },
+		"list too large":     func(n *node) { n.config.SlicesPerGPU = 60000 },
 		"library missing":    func(n *node) { n.config.Library = "/nonexistent/libvgpu.so" },
 		"library no library": func(n *node) { n.config.Library = "/proc/self/cmdline" },
 	} {
@@ -257,6 +257,30 @@ func TestImpossibleConfigurationIsRefusedAtStart(t *testing.T) {
 				t.Errorf("%d registrations", attempts)
 			}
 		})
+	}
+}
+
+// A margin that leaves nothing of a card, and a card that is too small for its slices, are said with their numbers and
+// keep no other card back.
+func TestCardsWithoutUsableMemory(t *testing.T) {
+	n := newNode(t)
+	n.config.MemoryMarginBytes = 1 << 30
+	small := card("GPU-cccccccc-0000-4000-8000-000000000002", 2)
+	small.TotalBytes = 1<<30 + 5<<20
+	margin := card("GPU-dddddddd-0000-4000-8000-000000000003", 3)
+	margin.TotalBytes = 1 << 30
+	reserve := card("GPU-eeeeeeee-0000-4000-8000-000000000004", 4)
+	reserve.ReservedBytes = reserve.TotalBytes + 1
+	n.gpus.Set(card(gpuA, 0), small, margin, reserve)
+	agent := n.start()
+	agent.allocatable(10)
+	for _, gpu := range []source.GPU{small, margin, reserve} {
+		agent.shows(0, "vgpud_gpu_healthy", "gpu_uuid="+gpu.UUID, "reason=no-usable-memory")
+		line := fmt.Sprintf("gpu=%s reason=no-usable-memory detail=\"of %d bytes the driver keeps %d and the margin is %d",
+			gpu.UUID, gpu.TotalBytes, gpu.ReservedBytes, n.config.MemoryMarginBytes)
+		if got := strings.Count(agent.log.String(), line); got != 1 {
+			t.Errorf("%q is in the log %d times", line, got)
+		}
 	}
 }
 

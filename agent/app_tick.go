@@ -39,7 +39,7 @@ func (a *app) loop(ctx context.Context) error {
 	}
 }
 
-// tick looks at everything once and acts. An error says that the slices cannot be offered as configured.
+// tick looks at everything once and acts. An error says which cards cannot be offered as configured; the others are.
 func (a *app) tick(ctx context.Context) error {
 	a.keepPages()
 	snapshot := monitor.Collect(ctx, a.sources, a.parts.now())

@@ -8,8 +8,10 @@ package plugin
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/vgpud/vgpud/plugin/ledger"
@@ -63,24 +65,58 @@ func NewInventory(books *ledger.Ledger) *Inventory {
 	return &Inventory{books: books, changed: make(chan struct{})}
 }
 
-// Update replaces the GPUs (and the ledger's view of them). A list that the kubelet could not receive, or an
-// impossible GPU, is refused with an error that holds the numbers; the inventory then keeps what it had.
+// ErrListTooLarge: the kubelet could not receive the list of all slices.
+var ErrListTooLarge = errors.New("list of slices too large")
+
+// Update replaces the GPUs (and the ledger's view of them). One that the kubelet could not be told of is left out, and
+// the error holds its numbers: an impossible one, or one with which the list would be too large (ErrListTooLarge; those
+// that are offered already come first). The others are taken as they are now: an error never keeps an older state.
 func (inv *Inventory) Update(gpus []GPU) error {
-	if err := checkGPUs(gpus); err != nil {
-		return err
-	}
-	sorted := slices.Clone(gpus)
-	slices.SortFunc(sorted, func(a, b GPU) int { return cmp.Compare(a.UUID, b.UUID) })
-	cut := make([]ledger.GPU, 0, len(sorted))
-	for _, g := range sorted {
-		cut = append(cut, g.GPU)
-	}
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
+	offered := map[string]bool{}
+	for _, g := range inv.gpus {
+		offered[g.UUID] = true
+	}
+	fit, err := choose(gpus, offered)
+	cut := make([]ledger.GPU, 0, len(fit))
+	for _, g := range fit {
+		cut = append(cut, g.GPU)
+	}
 	inv.books.SetGPUs(cut)
-	inv.gpus = sorted
+	inv.gpus = fit
 	inv.recomputeLocked()
-	return nil
+	return err
+}
+
+// choose returns the GPUs that the kubelet can be told of, sorted by UUID, and why not the others.
+func choose(gpus []GPU, offered map[string]bool) ([]GPU, error) {
+	rank := func(g GPU) int {
+		if offered[g.UUID] {
+			return 0
+		}
+		return 1
+	}
+	sorted := slices.Clone(gpus)
+	slices.SortStableFunc(sorted, func(a, b GPU) int { return cmp.Or(rank(a)-rank(b), cmp.Compare(a.UUID, b.UUID)) })
+	var valid []GPU
+	var faults []error
+	for _, g := range sorted {
+		if err := checkGPU(g, valid); err != nil {
+			faults = append(faults, fmt.Errorf("GPU %q is not offered: %w", g.UUID, err))
+			continue
+		}
+		valid = append(valid, g)
+	}
+	fit := valid
+	if err := checkListBytes(valid); err != nil {
+		faults = append(faults, err)
+		for checkListBytes(fit) != nil {
+			fit = fit[:len(fit)-1]
+		}
+	}
+	slices.SortFunc(fit, func(a, b GPU) int { return cmp.Compare(a.UUID, b.UUID) })
+	return fit, errors.Join(faults...)
 }
 
 // Refresh derives the slots again, after the books have changed.
@@ -201,23 +237,29 @@ func roomFor(g GPU, heldBytes uint64) uint64 {
 	return (g.UsableBytes - heldBytes) / slice
 }
 
-// checkGPUs refuses what no kubelet could be told.
-func checkGPUs(gpus []GPU) error {
-	seen := map[string]bool{}
-	for _, g := range gpus {
-		if g.UUID == "" || seen[g.UUID] {
-			return fmt.Errorf("GPU %q is listed twice or has no UUID", g.UUID)
-		}
-		seen[g.UUID] = true
-		if g.Slices < 1 {
-			return fmt.Errorf("GPU %s: %d slices; at least 1 is needed", g.UUID, g.Slices)
-		}
-		if id := ledger.SliceID(g.UUID, g.Slices-1); len(id) > ledger.MaxIDBytes {
-			return fmt.Errorf("device ID %s has %d characters; the kubelet's limit is %d", id, len(id), ledger.MaxIDBytes)
-		}
-		if g.SliceBytes() == 0 {
-			return fmt.Errorf("GPU %s: %d slices of %d usable bytes leave less than 1 MiB each", g.UUID, g.Slices, g.UsableBytes)
-		}
+// checkGPU refuses what no kubelet could be told, beside the GPUs that are offered already.
+func checkGPU(g GPU, beside []GPU) error {
+	if !validUUID(g.UUID) {
+		return errors.New("its UUID is empty or no plain text, which neither the kubelet nor a container runtime could be told")
 	}
-	return checkListBytes(gpus)
+	if slices.ContainsFunc(beside, func(other GPU) bool { return other.UUID == g.UUID }) {
+		return errors.New("it is listed twice")
+	}
+	if g.Slices < 1 {
+		return fmt.Errorf("%d slices; at least 1 is needed", g.Slices)
+	}
+	id := ledger.SliceID(g.UUID, g.Slices-1)
+	if len(id) > ledger.MaxIDBytes {
+		return fmt.Errorf("device ID %s has %d characters; the kubelet's limit is %d", id, len(id), ledger.MaxIDBytes)
+	}
+	if g.SliceBytes() == 0 {
+		return fmt.Errorf("%d slices of %d usable bytes leave less than 1 MiB each", g.Slices, g.UsableBytes)
+	}
+	return nil
+}
+
+// validUUID accepts printable ASCII without what separates UUIDs in a container's environment.
+func validUUID(uuid string) bool {
+	separates := func(r rune) bool { return r <= ' ' || r > '~' || r == ',' }
+	return uuid != "" && !strings.ContainsFunc(uuid, separates)
 }

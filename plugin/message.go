@@ -43,8 +43,8 @@ func checkListBytes(gpus []GPU) error {
 		size += listBytes(g)
 	}
 	if size > MaxListBytes {
-		return fmt.Errorf("%d devices make a list of %d bytes when all are unhealthy; the limit is %d bytes: use fewer slices per GPU",
-			devices, size, MaxListBytes)
+		return fmt.Errorf("%w: %d devices make a list of %d bytes when all are unhealthy; the limit is %d bytes: use fewer slices per GPU",
+			ErrListTooLarge, devices, size, MaxListBytes)
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func TestListSizeLimit(t *testing.T) {
 		}
 		return all
 	}
-	err := checkGPUs(gpus(81920))
+	err := refusal(gpus(81920))
 	if err == nil {
 		t.Fatal("655360 devices were accepted")
 	}
@@ -108,11 +108,11 @@ func TestListSizeLimit(t *testing.T) {
 			t.Errorf("error %q lacks %q", err, number)
 		}
 	}
-	if !strings.Contains(checkGPUs([]GPU{{GPU: ledger.GPU{UUID: "GPU-a", UsableBytes: 1 << 62, Slices: 1 << 40}}}).Error(), "1099511627776 devices") {
+	if !strings.Contains(refusal([]GPU{{GPU: ledger.GPU{UUID: "GPU-a", UsableBytes: 1 << 62, Slices: 1 << 40}}}).Error(), "1099511627776 devices") {
 		t.Error("an absurd number of slices")
 	}
 	for _, slices := range []int{320, 80} { // 2560 and 640 devices
-		if err := checkGPUs(gpus(slices)); err != nil {
+		if err := refusal(gpus(slices)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -124,19 +124,25 @@ func TestImpossibleGPUs(t *testing.T) {
 	}
 	for rule, gpus := range map[string][]GPU{
 		"listed twice":   {gpu("GPU-a", gib, 1), gpu("GPU-a", gib, 1)},
-		"no UUID":        {gpu("", gib, 1)},
+		"UUID is empty":  {gpu("", gib, 1)},
 		"0 slices":       {gpu("GPU-a", gib, 0)},
 		"-2 slices":      {gpu("GPU-a", gib, -2)},
 		"limit is 63":    {gpu(strings.Repeat("x", 61), gib, 1)},
 		"less than 1 Mi": {gpu("GPU-a", gib, 2000)},
 	} {
-		if err := checkGPUs(gpus); err == nil || !strings.Contains(err.Error(), rule) {
+		if err := refusal(gpus); err == nil || !strings.Contains(err.Error(), rule) {
 			t.Errorf("%s: %v", rule, err)
 		}
 	}
-	if err := checkGPUs([]GPU{gpu("GPU-a", gib, 1)}); err != nil {
+	if err := refusal([]GPU{gpu("GPU-a", gib, 1)}); err != nil {
 		t.Errorf("one slice: %v", err)
 	}
+}
+
+// refusal is why some of gpus cannot be offered.
+func refusal(gpus []GPU) error {
+	_, err := choose(gpus, nil)
+	return err
 }
 
 func TestDeriveSlots(t *testing.T) {

@@ -7,13 +7,17 @@
 package plugin
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1beta1 "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/vgpud/vgpud/plugin/kubelettest"
@@ -304,16 +308,54 @@ func TestLostStreamIsNoticed(t *testing.T) {
 	}
 }
 
+// TestBadGPUWithdrawsOnlyItself: whatever is wrong with one, the other is offered as it is now.
+func TestBadGPUWithdrawsOnlyItself(t *testing.T) {
+	for name, spoil := range map[string]func(*GPU){
+		"too small":      func(g *GPU) { g.UsableBytes, g.Slices = 500<<20, 1000 },
+		"no slices":      func(g *GPU) { g.Slices = 0 },
+		"no UUID":        func(g *GPU) { g.UUID = "" },
+		"long UUID":      func(g *GPU) { g.UUID = strings.Repeat("x", 64) },
+		"UUID not UTF-8": func(g *GPU) { g.UUID = "GPU-\xff" },
+		"two in one":     func(g *GPU) { g.UUID = "GPU-1,GPU-2" },
+		"duplicate":      func(g *GPU) { g.UUID = uuidA },
+		"list too large": func(g *GPU) { g.Slices = 60000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			gpus := twoGPUs()
+			if err := n.srv.Update(gpus[:1]); err != nil {
+				t.Fatal(err)
+			}
+			spoil(&gpus[1])
+			gpus[0].Health = Health{Reason: "gpu-lost", Hard: true}
+			if err := n.srv.Update(gpus); err == nil || errors.Is(err, ErrListTooLarge) != (name == "list too large") {
+				t.Errorf("error %v", err)
+			}
+			slots := n.srv.Slots()
+			if len(slots) != 10 || slices.ContainsFunc(slots, Slot.Healthy) {
+				t.Errorf("%d slices; the lost GPU's 10 must stand, none healthy", len(slots))
+			}
+			if _, err := n.srv.Allocate(t.Context(), &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{
+				{DevicesIds: []string{uuidA + "::0"}}}}); status.Code(err) != codes.Unavailable {
+				t.Errorf("allocate on the lost GPU: %v", err)
+			}
+			if err := n.srv.Update(twoGPUs()); err != nil || len(n.srv.Slots()) != 20 {
+				t.Errorf("put right: %v, %d slices", err, len(n.srv.Slots()))
+			}
+		})
+	}
+}
+
 // TestOversizeListIsRefusedBeforeRegistering: the server says the numbers and sends nothing.
 func TestOversizeListIsRefusedBeforeRegistering(t *testing.T) {
 	n := newNode(t)
 	k := n.kubelet(kubelettest.Options{})
 	gpu := GPU{GPU: ledger.GPU{UUID: uuidA, UsableBytes: 80 * gib, Slices: 81920}}
-	if err := n.srv.Update([]GPU{gpu}); err == nil || !strings.Contains(err.Error(), "81920 devices") {
+	if err := n.srv.Update([]GPU{gpu}); !errors.Is(err, ErrListTooLarge) || !strings.Contains(err.Error(), "81920 devices") {
 		t.Errorf("error %v", err)
 	}
-	if k.Attempts() != 0 || len(n.srv.Slots()) != 20 {
-		t.Error("the refused list had an effect")
+	if k.Attempts() != 0 || len(n.srv.Slots()) != 0 {
+		t.Errorf("%d slices, %d attempts: the list before must not stand", len(n.srv.Slots()), k.Attempts())
 	}
 	gpus := twoGPUs()
 	gpus[0].Slices, gpus[1].Slices = 1280, 1280

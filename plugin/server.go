@@ -52,8 +52,7 @@ func New(cfg Config, books *ledger.Ledger, pages Pages, log *slog.Logger) (*Serv
 }
 
 // Update tells the plugin, and the ledger, which GPUs there are and how they are. It is called before Run and on
-// every tick; only a change reaches the kubelet. An error (a list too large, an impossible GPU) leaves everything
-// as it was.
+// every tick; only a change reaches the kubelet. An error says which GPUs are left out and why; see Inventory.Update.
 func (s *Server) Update(gpus []GPU) error { return s.inv.Update(gpus) }
 
 // Slots returns the slots as the kubelet is told about them now.

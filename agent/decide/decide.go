@@ -19,6 +19,8 @@ type Policy struct {
 	MarginBytes uint64
 	// RecoverAfter is how many ticks in a row a failed GPU must be readable before it is healthy again.
 	RecoverAfter int
+	// MinSliceBytes is the least memory of a slice; a card that has less for each is not offered.
+	MinSliceBytes uint64
 	// ReleaseAge is the age before which no allocation is released: the kubelet writes its record
 	// only after Allocate has answered.
 	ReleaseAge time.Duration

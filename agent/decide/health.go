@@ -4,6 +4,7 @@
 package decide
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -13,10 +14,11 @@ import (
 // Reasons for a GPU's health, as they appear in metrics and logs.
 const (
 	ReasonOK         = "ok"
-	ReasonUnreadable = "gpu-unreadable" // its memory cannot be read, or nothing can watch it
-	ReasonLost       = "gpu-lost"       // the driver lost it, or no longer lists it
-	ReasonMIG        = "gpu-mig"        // split by MIG: the whole card cannot be used
-	ReasonRecovering = "recovering"     // readable again, but not for long enough
+	ReasonUnreadable = "gpu-unreadable"   // its memory cannot be read, or nothing can watch it
+	ReasonLost       = "gpu-lost"         // the driver lost it, or no longer lists it
+	ReasonMIG        = "gpu-mig"          // split by MIG: the whole card cannot be used
+	ReasonNoMemory   = "no-usable-memory" // what reserve and margin leave is too little for the slices
+	ReasonRecovering = "recovering"       // readable again, but not for long enough
 )
 
 // GPUVerdict is what is offered of one card.
@@ -74,8 +76,10 @@ func judgeGPUs(snapshot *monitor.Snapshot, policy Policy, known map[string]GPUSt
 		}
 		after := before.step(reading, policy)
 		next[uuid] = after
-		if _, remembered := known[uuid]; after.Healthy != before.Healthy || (!remembered && !after.Healthy) {
-			transitions = append(transitions, Transition{uuid, after.Healthy, after.Reason, reading.Detail})
+		_, remembered := known[uuid]
+		tooSmall := after.Reason == ReasonNoMemory && before.Reason != ReasonNoMemory // it may have been unreadable before
+		if after.Healthy != before.Healthy || (!remembered && !after.Healthy) || tooSmall {
+			transitions = append(transitions, Transition{uuid, after.Healthy, after.Reason, detail(reading, after, policy)})
 		}
 		verdict := GPUVerdict{UUID: uuid, Healthy: after.Healthy, Reason: after.Reason, Hard: after.Hard,
 			UsableBytes: after.UsableBytes, NUMANode: after.NUMANode}
@@ -114,7 +118,7 @@ func (s GPUState) step(reading monitor.GPU, policy Policy) GPUState {
 		s.NUMANode = reading.NUMANode
 	}
 	if s.UsableBytes == 0 {
-		return s.withdrawn(ReasonUnreadable)
+		return s.withdrawn(ReasonNoMemory)
 	}
 	if s.Healthy {
 		return s
@@ -132,10 +136,24 @@ func (s GPUState) withdrawn(reason string) GPUState {
 	return s
 }
 
-// usable is what can be granted of a card; 0 when nothing is left.
+// usable is what can be granted of a card; 0 when that is too little for its slices.
 func usable(gpu monitor.GPU, policy Policy) uint64 {
-	if gpu.TotalBytes <= gpu.ReservedBytes || gpu.TotalBytes-gpu.ReservedBytes <= policy.MarginBytes {
+	kept := gpu.ReservedBytes + policy.MarginBytes
+	if kept < policy.MarginBytes || gpu.TotalBytes <= kept {
 		return 0
 	}
-	return gpu.TotalBytes - gpu.ReservedBytes - policy.MarginBytes
+	usable := gpu.TotalBytes - kept
+	if usable/uint64(max(1, policy.SlicesPerGPU)) < policy.MinSliceBytes {
+		return 0
+	}
+	return usable
+}
+
+// detail is the evidence for a card's state.
+func detail(reading monitor.GPU, state GPUState, policy Policy) string {
+	if state.Reason != ReasonNoMemory {
+		return reading.Detail
+	}
+	return fmt.Sprintf("of %d bytes the driver keeps %d and the margin is %d: too little for %d slices of at least %d bytes",
+		reading.TotalBytes, reading.ReservedBytes, policy.MarginBytes, policy.SlicesPerGPU, policy.MinSliceBytes)
 }

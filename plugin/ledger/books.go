@@ -11,8 +11,8 @@ import (
 	"slices"
 )
 
-// mebibyte is the granularity of an equal share.
-const mebibyte = 1 << 20
+// SliceUnit is the granularity of an equal share, and its least size, in bytes.
+const SliceUnit = 1 << 20
 
 // GPU is what the books know of one GPU.
 type GPU struct {
@@ -26,7 +26,7 @@ func (g GPU) SliceBytes() uint64 {
 	if g.Slices <= 0 {
 		return 0
 	}
-	return g.UsableBytes / uint64(g.Slices) / mebibyte * mebibyte
+	return g.UsableBytes / uint64(g.Slices) / SliceUnit * SliceUnit
 }
 
 // BookRow is one GPU's memory book. A GPU that is no longer known but of which something is held has

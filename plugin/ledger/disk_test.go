@@ -109,6 +109,44 @@ func TestDamagedRecordsAreSetAside(t *testing.T) {
 	}
 }
 
+// Whatever lies in the directory, the records beside it are read, and everything is reported.
+func TestOddThingsInTheDirectory(t *testing.T) {
+	dir := t.TempDir()
+	good := grant(t, open(t, dir, GPU{"GPU-a", 80 * gib, 10}), "GPU-a::0")
+	at := func(n int, suffix string) string { return filepath.Join(dir, fmt.Sprintf("%032x.json%s", n, suffix)) }
+	write := func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) }
+	huge := func(path string) error { return errors.Join(write(path), os.Truncate(path, 1<<40)) }
+	fifo := func(path string) error { return unix.Mkfifo(path, 0o600) }
+	full := func(path string) error { return os.MkdirAll(filepath.Join(path, "something"), 0o700) }
+	temp := filepath.Join(dir, "."+filepath.Base(at(9, ""))+".0123456789ab.tmp")
+	if err := errors.Join(
+		write(at(1, "")), full(at(1, ".bad")), // its usual name is taken
+		write(at(2, "")), write(at(2, ".bad")), write(at(2, ".bad.2")),
+		full(at(3, "")), fifo(at(4, "")), huge(at(5, "")), os.Symlink(at(5, ""), at(6, "")), os.Symlink("/nonexistent", at(7, "")),
+		full(temp), full(filepath.Join(dir, "a directory")), fifo(filepath.Join(dir, "a fifo")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, dir)
+	if got := l.Snapshot(); len(got) != 1 || got[0].Key != good.Key {
+		t.Errorf("records read: %v", got)
+	}
+	var aside []string
+	for _, s := range l.SetAside() {
+		if _, err := os.Lstat(s.Path); err != nil || s.Reason == "" {
+			t.Errorf("%+v: %v", s, err)
+		}
+		aside = append(aside, s.Path)
+	}
+	want := []string{temp, at(1, ".bad.2"), at(2, ".bad.3"), at(3, ".bad"), at(4, ".bad"), at(5, ".bad"), at(6, ".bad"), at(7, ".bad")}
+	if diff := cmp.Diff(want, aside); diff != "" {
+		t.Error(diff)
+	}
+	if again := open(t, dir); len(again.SetAside()) != 1 || len(again.Snapshot()) != 1 {
+		t.Errorf("the second opening: %v", again.SetAside())
+	}
+}
+
 func TestTruncatedAnywhereIsNeverAccepted(t *testing.T) {
 	r := Record{Version: 1, Key: strings.Repeat("a", KeyBytes), Resource: "a.com/b", Library: anyLibrary, PagesDir: anyPages, Grants: []Grant{{"GPU-a", []string{"GPU-a::0"}, 5}}}
 	data, err := r.encode()

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vgpud/vgpud/internal/atomicfile"
 )
 
@@ -32,10 +34,11 @@ var (
 	ErrUnknownKey = errors.New("unknown allocation")
 )
 
-// SetAside is a record file that could not be read when the ledger was opened. It was renamed and is not in the
-// books; the allocation it stood for, if it still runs, keeps its pages and so its limits.
+// SetAside is something in the ledger's directory that is no record that can be read. It is not in the books, and was
+// renamed if it had the name of a record; the allocation it stood for, if it still runs, keeps its pages and so its
+// limits.
 type SetAside struct {
-	Path   string // where the file is now
+	Path   string // where it is now
 	Reason string
 }
 
@@ -55,9 +58,10 @@ type Ledger struct {
 	setAside []SetAside
 }
 
-// Open reads the records in dir, which is made (0700) when absent. A file that is half written, of an unknown
-// version or no record at all is renamed to <name>.bad and listed by SetAside; temporary files of a killed
-// predecessor are removed. Other errors (unreadable directory, failed rename) are returned.
+// Open reads the records in dir, which is made (0700) when absent. What is half written, of an unknown version, no
+// regular file or no record at all is renamed to <name>.bad (or .bad.2 and so on, where that is taken) and listed by
+// SetAside; temporary files of a killed predecessor are removed. Nothing that lies in dir makes it fail: only that dir
+// cannot be read does.
 func Open(dir string) (*Ledger, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make ledger directory: %w", err)
@@ -68,22 +72,23 @@ func Open(dir string) (*Ledger, error) {
 	}
 	l := &Ledger{dir: dir, gpus: map[string]GPU{}, entries: map[string]*entry{}}
 	for _, file := range files {
-		if err := l.load(file.Name()); err != nil {
-			return nil, fmt.Errorf("load record %s: %w", file.Name(), err)
-		}
+		l.load(file.Name())
 	}
 	return l, nil
 }
 
 // load takes one file of the directory into the books, sets it aside, or leaves it alone.
-func (l *Ledger) load(name string) error {
+func (l *Ledger) load(name string) {
 	path := filepath.Join(l.dir, name)
 	if atomicfile.IsTemp(name) {
-		return os.Remove(path)
+		if err := os.Remove(path); err != nil {
+			l.setAside = append(l.setAside, SetAside{path, "a temporary file that stays: " + err.Error()})
+		}
+		return
 	}
 	key, ok := strings.CutSuffix(name, recordSuffix)
 	if !ok {
-		return nil
+		return
 	}
 	record, err := readRecord(path)
 	if err == nil && record.Key != key {
@@ -91,14 +96,26 @@ func (l *Ledger) load(name string) error {
 	}
 	if err == nil {
 		l.entries[key] = &entry{record: record, committed: true}
-		return nil
+		return
 	}
+	bad, renameErr := moveAside(path)
+	l.setAside = append(l.setAside, SetAside{bad, errors.Join(err, renameErr).Error()})
+}
+
+// moveAside gives a file, or whatever it is, a name that no other has, and returns where it is then.
+func moveAside(path string) (string, error) {
+	const tries = 1000
 	bad := path + badSuffix
-	if renameErr := os.Rename(path, bad); renameErr != nil {
-		return errors.Join(err, renameErr)
+	for n := 2; ; n++ {
+		err := unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, bad, unix.RENAME_NOREPLACE)
+		if err == nil {
+			return bad, nil
+		}
+		if !errors.Is(err, fs.ErrExist) || n > tries {
+			return path, fmt.Errorf("it stays where it is: %w", err)
+		}
+		bad = fmt.Sprintf("%s%s.%d", path, badSuffix, n)
 	}
-	l.setAside = append(l.setAside, SetAside{Path: bad, Reason: err.Error()})
-	return nil
 }
 
 // SetAside lists the files that Open could not take into the books.

@@ -52,8 +52,8 @@ func TestSliceBytesRoundsDownToMebibytes(t *testing.T) {
 		want uint64
 	}{
 		{GPU{UsableBytes: 80 * gib, Slices: 10}, 8 * gib},
-		{GPU{UsableBytes: 80*gib - 1, Slices: 10}, 8*gib - mebibyte},
-		{GPU{UsableBytes: 10 * mebibyte, Slices: 3}, 3 * mebibyte},
+		{GPU{UsableBytes: 80*gib - 1, Slices: 10}, 8*gib - SliceUnit},
+		{GPU{UsableBytes: 10 * SliceUnit, Slices: 3}, 3 * SliceUnit},
 		{GPU{UsableBytes: 10, Slices: 3}, 0},
 		{GPU{UsableBytes: 80 * gib, Slices: 0}, 0},
 		{GPU{UsableBytes: 80 * gib, Slices: 1}, 80 * gib},
