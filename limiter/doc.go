@@ -17,6 +17,6 @@
 // truncates the file would kill a reader that maps it), and no lock on it is ever waited for. Files are opened
 // through a handle of their directory, without following links.
 //
-// The functions take no lock: per directory, one caller at a time may change a page (the ledger's lock does that),
-// while any number read. Callers: agent (pages source, plugin wiring, exec).
+// The functions take no lock: per directory, one caller at a time may change a page (the lock of the agent's pageStore
+// does that), while any number read. Callers: agent (pages source, plugin wiring, exec).
 package limiter
