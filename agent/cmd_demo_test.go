@@ -23,6 +23,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/demo"
 	"github.com/vgpud/vgpud/internal/require"
+	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
 )
 
@@ -94,10 +95,10 @@ func checkProtocol(t *testing.T, steps map[string]demoStep) {
 		readOnly[m.ContainerPath] = m.ReadOnly
 	}
 	if diff := cmp.Diff(map[string]bool{
-		"/usr/local/vgpud/libvgpu.so":               true,
-		"/etc/ld.so.preload":                        true,
-		"/usr/local/vgpud/alloc/" + key + "/limits": true,
-		"/usr/local/vgpud/alloc/" + key + "/usage":  false,
+		"/usr/local/vgpud/libvgpu.so": true,
+		plugin.PreloadFile:            true,
+		"/usr/local/vgpud/alloc/" + key + "/" + limiter.LimitsFile: true,
+		"/usr/local/vgpud/alloc/" + key + "/" + limiter.UsageFile:  false,
 	}, readOnly); diff != "" {
 		t.Errorf("mounts by container path, read-only or not (-want +got):\n%s", diff)
 	}

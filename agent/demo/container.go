@@ -18,10 +18,9 @@ import (
 	"syscall"
 
 	v1beta1 "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-)
 
-// preloadFile is the mount whose content the loader of a real container would read.
-const preloadFile = "/etc/ld.so.preload"
+	"github.com/vgpud/vgpud/plugin"
+)
 
 // container is a directory laid out as the answer to Allocate asks a container to be: every file at its container
 // path below root. It is no isolation, only the same files in the same places, so that programs run in it without
@@ -50,7 +49,7 @@ func layOut(root string, answer *v1beta1.ContainerAllocateResponse, client strin
 			return nil, fmt.Errorf("lay out container: %w", err)
 		}
 	}
-	line, err := os.ReadFile(filepath.Join(root, preloadFile))
+	line, err := os.ReadFile(filepath.Join(root, plugin.PreloadFile))
 	if err != nil {
 		return nil, fmt.Errorf("read preload file: %w", err)
 	}

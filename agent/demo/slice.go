@@ -90,7 +90,7 @@ func (s *stage) enterContainer() error {
 // pagesDir is the host's directory of the pages that the answer names.
 func pagesDir(answer *v1beta1.ContainerAllocateResponse) string {
 	for _, m := range answer.GetMounts() {
-		if filepath.Base(m.GetContainerPath()) == "limits" {
+		if filepath.Base(m.GetContainerPath()) == limiter.LimitsFile {
 			return filepath.Dir(m.GetHostPath())
 		}
 	}
