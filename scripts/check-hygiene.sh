@@ -20,6 +20,10 @@ found=$(search "$homes") && say "paths of one machine:"$'\n'"$found"
 
 found=$(search '\b(TODO|FIXME|XXX)\b' ':!*.md' | grep -vE '(TODO|FIXME)\(#[0-9]+\)') && say "loose ends without an issue number (write TODO(#12)):"$'\n'"$found"
 
+# Numbers of test cases in a list that is not part of the tree. A language standard is written "ISO C11".
+found=$(search '\bC[0-9]{2}\b' '*.go' '*.[chS]' '*.sh' '*.def' '*.md' '*.yml' '*Makefile' | grep -vE 'ISO C[0-9]{2}') &&
+  say "case numbers that a reader cannot look up:"$'\n'"$found"
+
 found=$(search '^(<<<<<<<|>>>>>>>|=======$)') && say "conflict markers:"$'\n'"$found"
 found=$(search '[[:blank:]]+$' '*.go' '*.c' '*.h' '*.sh' '*.md' '*.def' '*Makefile' '*.yml') && say "blanks at the end of a line:"$'\n'"$found"
 

@@ -45,7 +45,6 @@ static void *look_up_repeatedly(void *data) {
   return NULL;
 }
 
-/* C18 a */
 static void test_look_ups(void) {
   enum { THREADS = 8 };
   pthread_t threads[THREADS];
@@ -65,7 +64,7 @@ static void test_look_ups(void) {
   CHECK_EQUAL(sum, 0, "the same answers in 8 threads");
 }
 
-/* C18 b, c, e: what is not ours is as if we were not there. */
+/* What is not ours is as if we were not there. */
 static void test_neighbours(const char *path) {
   void *neighbour = dlopen(path, RTLD_NOW);
   CHECK(neighbour != NULL, "neighbour: %s", dlerror());
@@ -133,7 +132,6 @@ static void check_request(const struct request *request, int result, void *funct
   CHECK(is_in(function, request->hooked ? "libvgpu.so" : driver_file), "%s %s %d: whose", door, how, request->version);
 }
 
-/* C16 */
 static void test_proc_address(void) {
   proc_v1 first = (proc_v1)dlsym(driver, "cuGetProcAddress");
   proc_v2 second = (proc_v2)dlsym(driver, "cuGetProcAddress_v2");

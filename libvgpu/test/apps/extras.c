@@ -15,7 +15,6 @@ static void check_same(const char *when) {
   CHECK_EQUAL(used_bytes(), fake_held_bytes, when);
 }
 
-/* C07 */
 static void test_vmm(void) {
   enum { WANTED = 20, FIT = 10 };
   CUmemGenericAllocationHandle handles[WANTED], again;
@@ -49,7 +48,6 @@ static void test_vmm(void) {
   CHECK_EQUAL(used_bytes(), 0, "and changes nothing");
 }
 
-/* C06 */
 static void test_arrays(void) {
   CUDA_ARRAY_DESCRIPTOR flat = {8192, 8192, 0x20, 4};
   CUDA_ARRAY3D_DESCRIPTOR cube = {512, 512, 512, 0x20, 1, 0}, levels = {4096, 4096, 0, 0x20, 4, 0}, sparse = cube;

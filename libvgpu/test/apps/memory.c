@@ -111,7 +111,7 @@ static void test_managed(void) {
   CHECK_EQUAL(used_bytes(), 0, "used at the end");
 }
 
-/* C01 a: a steady stream of allocations lives on what the pool holds. */
+/* A steady stream of allocations lives on what the pool holds. */
 static void test_pool_steady(CUstream stream, CUmemoryPool pool) {
   CUdeviceptr pointer;
   uint64_t before = used_bytes();
@@ -137,7 +137,7 @@ static void test_pool(void) {
   CHECK_EQUAL(cuDeviceGetDefaultMemPool(&pool, 0), 0, "pool");
   test_pool_steady(stream, pool);
 
-  /* C01 b */
+  /* What the pool holds counts for every call, and is to be had again. */
   CHECK_EQUAL(cuMemAllocAsync(&first, 600 * MIB, stream), 0, "600 MiB");
   CHECK_EQUAL(cuMemAllocAsync(&second, 600 * MIB, stream), CUDA_ERROR_OUT_OF_MEMORY, "600 MiB more");
   CHECK_EQUAL(used_bytes(), 600 * MIB, "used");
@@ -148,7 +148,7 @@ static void test_pool(void) {
   CHECK_EQUAL(cuStreamSynchronize(stream), 0, "synchronise");
   CHECK_EQUAL(cuMemPoolTrimTo(pool, 0), 0, "trim");
 
-  /* C01 c */
+  /* A plain free of the pool. */
   CHECK_EQUAL(cuMemAllocAsync(&pointer, 256 * MIB, stream), 0, "256 MiB");
   CHECK_EQUAL(cuStreamSynchronize(stream), 0, "synchronise");
   uint64_t before = used_bytes();
@@ -166,7 +166,7 @@ static void test_pool(void) {
   CHECK_EQUAL(used_bytes(), 0, "used at the end");
 }
 
-/* C11 c and d: contexts that end take their memory with them. */
+/* Contexts that end take their memory with them. */
 static void test_contexts(void) {
   CUcontext context;
   CUdeviceptr pointer;
@@ -235,7 +235,7 @@ static void test_limit(uint64_t limit) {
   CHECK_EQUAL(cuMemFree_v2(pointer), 0, "free");
 }
 
-/* C29: the operator lowers the limit below what is in use, by writing to the page. */
+/* The operator lowers the limit below what is in use, by writing to the page. */
 static void test_lowered(const char *limits_path) {
   CUdeviceptr pointers[2], pointer;
   uint64_t lower = 1000 * MIB;

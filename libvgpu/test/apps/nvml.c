@@ -12,7 +12,7 @@ static void check_sizes(uint64_t total, uint64_t free_bytes, uint64_t used, uint
   CHECK_EQUAL(free_bytes, limit - in_use, which);
 }
 
-/* C28: both structs, wrong versions, guard bytes. */
+/* Both structs, wrong versions, guard bytes. */
 static void test_structs(nvmlDevice_t device, uint64_t limit, uint64_t in_use) {
   struct {
     nvmlMemory_v2_t memory;

@@ -225,7 +225,7 @@ static void test_kill(int kills, int victims, uint64_t limit) {
   run_take_all(limit, "after the kills");
 }
 
-/* C14 a, b: a child that ends does not touch its parent's charge. */
+/* A child that ends does not touch its parent's charge. */
 static void test_fork(void) {
   CUdeviceptr pointer;
   int status;
@@ -247,7 +247,7 @@ static void test_fork(void) {
   CHECK_EQUAL(used_bytes(), 0, "used at the end");
 }
 
-/* C14 c: the parent has asked for nothing; a child that does has its own slot. */
+/* The parent has asked for nothing; a child that does has its own slot. */
 static void test_fork_before(void) {
   size_t before = 0;
   CUdeviceptr pointer;

@@ -30,7 +30,7 @@ rm -rf "$work/count" && pages "$work/count" k1 "$first=$((1000 * MIB))"
 with "$work/count" "refusals are counted once" CUDA_VISIBLE_DEVICES=0 "$bin/memory" refusals \
   "$work/count/alloc/k1/usage"
 
-# C56: the environment lowers and never raises.
+# The environment lowers and never raises.
 export CUDA_VISIBLE_DEVICES=1
 with "$work/one" "the environment asks for more" CUDA_DEVICE_MEMORY_LIMIT=99g "$bin/memory" limit $((500 * MIB))
 with "$work/one" "the environment asks for less" CUDA_DEVICE_MEMORY_LIMIT=100m "$bin/memory" limit $((100 * MIB))
