@@ -26,6 +26,7 @@ __attribute__((noinline, cold)) static void log_refusal(const struct vgpu_device
 }
 
 __attribute__((noinline, cold)) CUresult vgpu_refuse(const struct vgpu_claim *claim, uint64_t bytes) {
+  vgpu_device_count_refusal(claim->device);
   log_refusal(claim->device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -36,7 +37,7 @@ CUresult vgpu_claim_on(struct vgpu_claim *claim, struct vgpu_device *device, CUr
   *claim = (struct vgpu_claim){.device = device, .kind = kind, .bytes = bytes};
   if (vgpu_device_reserve(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
   /* What pools keep unused is in the way: as a driver does before it says that memory is out. */
-  if (vgpu_pools_make_room() && vgpu_device_reserve_again(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
+  if (vgpu_pools_make_room() && vgpu_device_reserve(device, kind, bytes, &claim->place) == 0) return CUDA_SUCCESS;
   return vgpu_refuse(claim, bytes);
 }
 
@@ -54,7 +55,7 @@ bool vgpu_claim_resize(struct vgpu_claim *claim, uint64_t bytes) {
   if (bytes < claim->bytes) {
     vgpu_cancel(claim->place.book, claim->place.index, claim->kind, claim->bytes - bytes);
   } else if (vgpu_reserve(claim->place.book, claim->place.index, claim->kind, bytes - claim->bytes) != 0) {
-    log_refusal(claim->device, bytes);
+    vgpu_refuse(claim, bytes);
     return false;
   }
   claim->bytes = bytes;

@@ -46,7 +46,7 @@ static void make_room(CUmemoryPool pool, CUstream stream, const struct stream_ca
     synchronize->synchronize(stream);
   }
   if (trim) trim(pool, 0);
-  vgpu_pool_settle(pool, NULL);
+  vgpu_pool_settle(pool, NULL, CUDA_SUCCESS);
 }
 
 /* Whether what the pool holds and does not use would serve the request. */
@@ -67,12 +67,12 @@ static CUresult claim_growth(struct vgpu_claim *claim, struct vgpu_device *devic
   claim->bytes = most;
   if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
   vgpu_pools_make_room();
-  if (vgpu_device_reserve_again(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
+  if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
   make_room(pool, stream, calls);
-  if (vgpu_device_reserve_again(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
+  if (vgpu_device_reserve(device, VGPU_KIND_POOL, most, &claim->place) == 0) return CUDA_SUCCESS;
   claim->bytes = 0;
   bool may_serve = has_unused(pool, bytes);
-  if (may_serve && vgpu_device_reserve_again(device, VGPU_KIND_POOL, 0, &claim->place) == 0) return CUDA_SUCCESS;
+  if (may_serve && vgpu_device_reserve(device, VGPU_KIND_POOL, 0, &claim->place) == 0) return CUDA_SUCCESS;
   return vgpu_refuse(claim, most);
 }
 
@@ -83,6 +83,7 @@ static CUresult begin(struct vgpu_claim *claim, CUmemoryPool *pool, size_t bytes
   claim->place.book = NULL;
   if (!vgpu_is_limiting()) return CUDA_SUCCESS;
   vgpu_check_fork();
+  if (*pool && vgpu_pool_is_gone(*pool)) return CUDA_ERROR_INVALID_VALUE;
   struct vgpu_device *device = device_of_stream(stream, &why);
   if (!device) return why;
   __typeof__(&cuDeviceGetMemPool) get = VGPU_REAL(cuDeviceGetMemPool);
@@ -93,13 +94,17 @@ static CUresult begin(struct vgpu_claim *claim, CUmemoryPool *pool, size_t bytes
   return refused;
 }
 
-/* Settles after the driver's answer. Growth past the limit is undone. */
+/* Settles after the driver's answer. Growth past the limit is undone, and so is what cannot be kept account of. */
 static CUresult end(struct vgpu_claim *claim, CUmemoryPool pool, CUresult result, const CUdeviceptr *pointer,
                     CUstream stream, __typeof__(&cuMemFreeAsync) free_async) {
   if (!claim->place.book) return result;
-  if (vgpu_pool_settle(pool, claim) || result != CUDA_SUCCESS || !free_async) return result;
+  bool fits = vgpu_pool_settle(pool, claim, result);
+  if (result != CUDA_SUCCESS || !free_async) return result;
+  if (fits && vgpu_claim_keep(claim, VGPU_BLOCK_POINTER, *pointer, NULL)) return result;
   free_async(*pointer, stream);
+  vgpu_claim_drop(claim);
   make_room(pool, stream, NULL);
+  vgpu_device_count_refusal(claim->device);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -189,14 +194,14 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t min_bytes_to_keep) {
   return result;
 }
 
-/* A pool that is destroyed while blocks of it are in use lives on unseen: its charge stays. */
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   __typeof__(&cuMemPoolDestroy) real = VGPU_REAL(cuMemPoolDestroy);
-  __typeof__(&cuMemPoolGetAttribute) get = VGPU_REAL(cuMemPoolGetAttribute);
-  uint64_t used = 1;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  if (get && vgpu_is_limiting()) get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+  if (!vgpu_is_limiting()) return real(pool);
+  vgpu_check_fork();
+  if (vgpu_pool_is_gone(pool)) return CUDA_ERROR_INVALID_VALUE;
+  if (vgpu_pool_leave(pool)) return CUDA_SUCCESS;
   CUresult result = real(pool);
-  if (result == CUDA_SUCCESS) vgpu_pool_drop(pool, used == 0);
+  if (result == CUDA_SUCCESS) vgpu_pool_drop(pool);
   return result;
 }

@@ -49,23 +49,31 @@ uint32_t *vgpu_pages_canary(struct vgpu_pages *pages) {
   return &page[VGPU_MAX_BOOKS];
 }
 
-/* Maps all of a file of the directory; its size goes to *bytes. A negative errno as an address. */
-static void *map_file(int directory, const char *name, int flags, int protection, size_t *bytes) {
+/* Maps all of a file of the directory; its size goes to *bytes, and its descriptor to *file if that is wanted. A
+ * negative errno as an address. */
+static void *map_file(int directory, const char *name, int flags, int protection, size_t *bytes, int *file) {
   long fd = vgpu_sys_openat(directory, name, flags | VGPU_O_CLOEXEC | VGPU_O_NOFOLLOW | VGPU_O_NONBLOCK, 0);
   if (fd < 0) return (void *)fd;
   long size = vgpu_sys_lseek((int)fd, 0, SEEK_TO_END);
   void *mapping = (void *)(size < 0 ? size : (long)-EINVAL);
   if (size > 0) mapping = vgpu_sys_mmap(NULL, (size_t)size, protection, VGPU_MAP_SHARED, (int)fd, 0);
-  vgpu_sys_close((int)fd);
   *bytes = (size_t)size;
+  if (file && !is_error(mapping)) {
+    *file = (int)fd;
+  } else {
+    vgpu_sys_close((int)fd);
+  }
   return mapping;
 }
 
+/* `file` is that of the usage page, -1: none. */
 static int open_book(struct vgpu_pages *pages, const void *limits, size_t limits_bytes, void *usage,
-                     size_t usage_bytes) {
+                     size_t usage_bytes, int file) {
   struct vgpu_book *book = &pages->books[pages->count];
   int result = vgpu_book_open(book, limits, limits_bytes, usage, usage_bytes);
+  if (result != 0 && file >= 0) vgpu_sys_close(file);
   if (result != 0) return result;
+  if (file >= 0) vgpu_book_use_file(book, file);
   if (pages->canaries) book->fork_canary = &pages->canaries[pages->count];
   pages->count++;
   return 0;
@@ -75,13 +83,14 @@ static int open_pair(struct vgpu_pages *pages, int directory, const char *name) 
   long pair = vgpu_sys_openat(directory, name, VGPU_O_RDONLY | VGPU_O_DIRECTORY | VGPU_O_CLOEXEC | VGPU_O_NOFOLLOW, 0);
   if (pair < 0) return (int)pair;
   size_t limits_bytes = 0, usage_bytes = 0;
-  void *limits = map_file((int)pair, "limits", VGPU_O_RDONLY, VGPU_PROT_READ, &limits_bytes);
-  void *usage = map_file((int)pair, "usage", VGPU_O_RDWR, VGPU_PROT_READ | VGPU_PROT_WRITE, &usage_bytes);
+  int file = -1;
+  void *limits = map_file((int)pair, "limits", VGPU_O_RDONLY, VGPU_PROT_READ, &limits_bytes, NULL);
+  void *usage = map_file((int)pair, "usage", VGPU_O_RDWR, VGPU_PROT_READ | VGPU_PROT_WRITE, &usage_bytes, &file);
   vgpu_sys_close((int)pair);
   if (is_error(limits)) return (int)(intptr_t)limits;
   if (is_error(usage)) return (int)(intptr_t)usage;
   if (pages->count == VGPU_MAX_BOOKS) return -E2BIG;
-  return open_book(pages, limits, limits_bytes, usage, usage_bytes);
+  return open_book(pages, limits, limits_bytes, usage, usage_bytes, file);
 }
 
 /* Opens the pairs of one buffer full of entries. */
@@ -181,7 +190,7 @@ int vgpu_pages_open(struct vgpu_pages *pages) {
 }
 
 /* Opens, and where it is new makes, the usage file of CUDA_DEVICE_MEMORY_SHARED_CACHE. */
-static void *map_shared_cache(const char *path, size_t *bytes) {
+static void *map_shared_cache(const char *path, size_t *bytes, int *file) {
   int flags = VGPU_O_RDWR | VGPU_O_CREAT | VGPU_O_CLOEXEC | VGPU_O_NOFOLLOW | VGPU_O_NONBLOCK;
   long fd = vgpu_sys_openat(VGPU_AT_FDCWD, path, flags, 0600);
   if (fd < 0) return (void *)fd;
@@ -197,7 +206,7 @@ static void *map_shared_cache(const char *path, size_t *bytes) {
     if (!is_error(mapping) && *(uint64_t *)mapping == 0) vgpu_usage_init(mapping, VGPU_MAX_DEVICES);
   }
   vgpu_syscall2(__NR_flock, fd, LOCK_RELEASE); /* a mapping keeps the lock beyond close */
-  vgpu_sys_close((int)fd);
+  *file = (int)fd;
   *bytes = wanted;
   return mapping;
 }
@@ -208,6 +217,7 @@ void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environme
     uint8_t bytes[VGPU_LIMITS_PAGE_BYTES];
   } limits;
   size_t usage_bytes = vgpu_usage_page_bytes(VGPU_MAX_DEVICES);
+  int file = -1;
   void *usage;
   limits.page.magic = VGPU_LIMITS_MAGIC;
   limits.page.abi_version = VGPU_ABI_VERSION;
@@ -220,12 +230,13 @@ void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environme
   }
   pages->is_standalone = true;
   if (environment->shared_cache && *environment->shared_cache) {
-    usage = map_shared_cache(environment->shared_cache, &usage_bytes);
+    usage = map_shared_cache(environment->shared_cache, &usage_bytes, &file);
   } else {
     usage =
         vgpu_sys_mmap(NULL, usage_bytes, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED | VGPU_MAP_ANONYMOUS, -1, 0);
     if (!is_error(usage)) vgpu_usage_init(usage, VGPU_MAX_DEVICES);
   }
-  int result = is_error(usage) ? (int)(intptr_t)usage : open_book(pages, &limits, sizeof(limits), usage, usage_bytes);
+  int result = (int)(intptr_t)usage;
+  if (!is_error(usage)) result = open_book(pages, &limits, sizeof(limits), usage, usage_bytes, file);
   if (result != 0) vgpu_log("cannot use the usage page (error %d): nothing can be allocated", -result);
 }

@@ -16,10 +16,11 @@ struct vgpu_claim;
 /* How many pools have been charged for; atomic. */
 extern uint32_t vgpu_pool_count;
 
-/* Makes the charge of `pool` what the driver says that it holds. `claim`, if any, was reserved for its growth
- * and is used up. False: it has grown by more than the claims in flight, and that passes the limit; it is charged
- * all the same. 32 pools are followed; one more than that keeps its claims for good. */
-bool vgpu_pool_settle(CUmemoryPool pool, struct vgpu_claim *claim);
+/* Makes the charge of `pool` what the driver says that it holds. `claim`, if any, was reserved for its growth by a call
+ * that ended in `result`, and is used up; where nobody can say what the call took, it stands, and the caller keeps it
+ * with the block. False: the pool has grown by more than the claims in flight, and that passes the limit; it is
+ * charged all the same. */
+bool vgpu_pool_settle(CUmemoryPool pool, struct vgpu_claim *claim, CUresult result);
 
 /* Settles every pool that is known. Makes no driver call when there is none. */
 void vgpu_pools_settle_all(void);
@@ -35,8 +36,16 @@ bool vgpu_pools_make_room(void);
  * this one settles may be its. Ended by vgpu_pool_settle. */
 void vgpu_pool_in_flight(const struct vgpu_claim *claim);
 
-/* Forgets a pool that was destroyed; its charge is given back if it is empty, else it stays for good. */
-void vgpu_pool_drop(CUmemoryPool pool, bool is_empty);
+/* The program destroys a pool. While blocks of it are in use, or their frees are under way, the driver would keep it
+ * out of sight until they end; so the driver is asked only when the pool is empty, by the settling of pools, and its
+ * charge ends then. True: the pool is gone for the program. False: ask the driver now. */
+bool vgpu_pool_leave(CUmemoryPool pool);
+
+/* Whether the program has destroyed the pool, and the driver has not yet. */
+bool vgpu_pool_is_gone(CUmemoryPool pool);
+
+/* Forgets a pool that the driver has destroyed, and gives its charge back. */
+void vgpu_pool_drop(CUmemoryPool pool);
 
 /* In a forked child. */
 void vgpu_pools_forget(void);

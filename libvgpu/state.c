@@ -140,6 +140,20 @@ void vgpu_device_find(struct vgpu_device *device, const char *uuid, int containe
   fill_device(device, NULL, uuid, container_index);
 }
 
+/* Puts the environment's limit into the books, so that they themselves decide between racers. Where several books
+ * hold the device, each may be filled up to what those before it leave. */
+static void lower_books(const struct vgpu_device *device) {
+  uint64_t left = device->ceiling_bytes;
+  for (uint32_t i = 0; i < device->place_count && device->ceiling_bytes < VGPU_BYTES_MAX; i++) {
+    const struct vgpu_place *place = &device->places[i];
+    uint64_t limit = vgpu_limit_bytes(place->book, place->index);
+    bool is_last = i + 1 == device->place_count;
+    uint64_t part = is_last || left < limit ? left : limit;
+    place->book->ceiling_bytes[place->index] = part;
+    left -= part;
+  }
+}
+
 static struct vgpu_device *prepare(struct vgpu_device *device, CUdevice ordinal, CUresult *why) {
   static uint32_t filling; /* spin flag */
   CUuuid uuid = {{0}};
@@ -155,6 +169,7 @@ static struct vgpu_device *prepare(struct vgpu_device *device, CUdevice ordinal,
     device->ordinal = ordinal;
     fill_device(device, uuid.bytes, NULL, vgpu_container_index(environment.visible_devices, ordinal));
     if (alignment > VGPU_DEFAULT_PITCH_ALIGNMENT) device->pitch_alignment = (uint64_t)alignment;
+    lower_books(device);
     if (device->place_count == 0) vgpu_log("GPU %d is not part of this allocation: nothing can be allocated", ordinal);
     __atomic_store_n(&device->ready, 1, __ATOMIC_RELEASE);
   }
@@ -213,32 +228,17 @@ struct vgpu_view vgpu_device_view(const struct vgpu_device *device) {
   return (struct vgpu_view){.limit_bytes = ceiling < limit_sum ? ceiling : limit_sum, .used_bytes = used_sum};
 }
 
-/* The first `count` books refused what the program got in the end. */
-__attribute__((noinline)) static void uncount_refusals(const struct vgpu_device *device, uint32_t count) {
-  for (uint32_t i = 0; i < count; i++)
-    vgpu_uncount_refusals(device->places[i].book, device->places[i].index, 1);
-}
-
 int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
                         struct vgpu_place *place) {
   int result = -ENOMEM;
-  for (uint32_t i = 0; i < device->place_count; i++) {
+  for (uint32_t i = 0; i < device->place_count && result != 0; i++) {
     *place = device->places[i];
     result = vgpu_reserve(place->book, place->index, kind, bytes);
-    if (result != 0) continue;
-    if (i > 0) uncount_refusals(device, i);
-    if (device->ceiling_bytes == VGPU_NO_LIMIT) return 0;
-    /* The environment lowers the limit: summed after our own bytes are in, so two racers never both pass. */
-    struct vgpu_view view = vgpu_device_view(device);
-    if (view.used_bytes <= view.limit_bytes) return 0;
-    vgpu_cancel(place->book, place->index, kind, bytes);
-    return -ENOMEM;
   }
+  if (result != 0) place->book = NULL;
   return result;
 }
 
-int vgpu_device_reserve_again(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
-                              struct vgpu_place *place) {
-  uncount_refusals(device, device->place_count);
-  return vgpu_device_reserve(device, kind, bytes, place);
+void vgpu_device_count_refusal(const struct vgpu_device *device) {
+  if (device->place_count > 0) vgpu_count_refusal(device->places[0].book, device->places[0].index);
 }

@@ -107,12 +107,11 @@ uint8_t vgpu_book_number(const struct vgpu_book *book);
 /* What the device's books say together. */
 struct vgpu_view vgpu_device_view(const struct vgpu_device *device);
 
-/* 0 and *place set: reserved. -ENOMEM and other negative values: not. */
+/* 0 and *place set: reserved. -ENOMEM and other negative values: not, and no book in *place. */
 int vgpu_device_reserve(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
                         struct vgpu_place *place);
 
-/* The same once more after room was made: the first refusal does not count as one. */
-int vgpu_device_reserve_again(const struct vgpu_device *device, enum vgpu_kind kind, uint64_t bytes,
-                              struct vgpu_place *place);
+/* Counts one refusal of the device: the program was refused in the end. */
+void vgpu_device_count_refusal(const struct vgpu_device *device);
 
 #endif

@@ -149,8 +149,8 @@ func TestPagesAsWritten(t *testing.T) {
 	}
 	word := func(offset int) uint64 { return binary.LittleEndian.Uint64(usage[offset:]) }
 	const slot = 64 + 2*64
-	if owner := word(slot); owner&(1<<22-1) != uint64(os.Getpid()) || word(slot+8) != owner || word(slot+32) != 5 {
-		t.Errorf("slot 0: owner %x, ready %x, epoch %d", owner, word(slot+8), word(slot+32))
+	if owner := word(slot); owner&(1<<22-1) != uint64(os.Getpid()) || word(slot+8) != owner || word(slot+32) != 5|1<<32 {
+		t.Errorf("slot 0: owner %x, ready %x, epoch and life_lock %x", owner, word(slot+8), word(slot+32))
 	}
 	if charge, claim := word(slot+64+128+16), word(slot+64+128+64); charge != 4242 || claim != 0 {
 		t.Errorf("slot 0: pool charge %d, claim %d, want 4242 and 0", charge, claim)

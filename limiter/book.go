@@ -14,6 +14,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -74,15 +75,20 @@ func OpenBook(dir string) (_ *Book, err error) {
 	if b.usage, err = unix.Mmap(int(usageFile.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("map usage page: %w", err)
 	}
-	return b, b.open()
+	return b, b.open(usageFile)
 }
 
-func (b *Book) open() error {
+func (b *Book) open(usageFile *os.File) error {
 	code := C.vgpu_book_open(b.book, unsafe.Pointer(&b.limits[0]), C.size_t(len(b.limits)),
 		unsafe.Pointer(&b.usage[0]), C.size_t(len(b.usage)))
 	if code != 0 {
 		return &TamperError{DamageHeader, "the usage page is not one"}
 	}
+	file, err := unix.FcntlInt(usageFile.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("keep usage page open: %w", err)
+	}
+	C.vgpu_book_use_file(b.book, C.int(file))
 	canary, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return fmt.Errorf("map fork canary: %w", err)
@@ -102,6 +108,7 @@ func (b *Book) Reserve(device int, kind Kind, bytes uint64) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENOMEM):
+		C.vgpu_count_refusal(b.book, C.uint32_t(device))
 		return ErrOverLimit
 	case errors.Is(err, unix.EAGAIN):
 		return ErrNoSlot

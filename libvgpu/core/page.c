@@ -247,6 +247,10 @@ int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_byt
   }
   book->limits = page;
   book->usage = usage;
+  book->file = -1;
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+    book->ceiling_bytes[i] = VGPU_BYTES_MAX;
+  }
   book->device_count = page->device_count;
   book->slot_count = VGPU_SLOT_COUNT;
   return 0;

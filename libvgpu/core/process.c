@@ -13,8 +13,6 @@
 
 enum { STAT_TEXT_BYTES = 1024, STAT_PATH_BYTES = 32 };
 
-enum look { LOOK_ALIVE, LOOK_DEAD, LOOK_UNKNOWN };
-
 /* Reads the decimal number at `*at` and leaves `*at` behind it. */
 static uint64_t parse_number(const char *text, uint64_t length, uint64_t *at) {
   uint64_t value = 0;
@@ -96,7 +94,7 @@ static void stat_path(uint32_t pid, char path[STAT_PATH_BYTES]) {
 }
 
 /* Inode of our pid namespace from the link's text, "pid:[4026531836]"; 0: unknown. */
-static uint64_t own_pid_namespace(void) {
+uint64_t vgpu_process_namespace(void) {
   char text[64];
   long length = vgpu_sys_readlink("/proc/self/ns/pid", text, sizeof(text));
   for (long i = 0; i < length; i++) {
@@ -115,7 +113,7 @@ uint32_t vgpu_process_pid(void) {
 void vgpu_process_self(struct vgpu_process *self) {
   struct vgpu_process_stat stat;
   self->pid = vgpu_process_pid();
-  self->pid_namespace = own_pid_namespace();
+  self->pid_namespace = vgpu_process_namespace();
   self->start_time = 0;
   self->start_stack = 0;
   self->proc_is_ours = 0;
@@ -131,35 +129,27 @@ static bool differs(uint64_t a, uint64_t b) {
   return a != 0 && b != 0 && a != b;
 }
 
-static enum look look_at(const struct vgpu_process *self, const struct vgpu_process *other) {
+enum vgpu_look vgpu_process_look(const struct vgpu_process *self, const struct vgpu_process *other) {
   struct vgpu_process_stat stat;
   char path[STAT_PATH_BYTES];
   if (other->pid == 0 || self->pid_namespace != other->pid_namespace) {
-    return LOOK_UNKNOWN;
+    return VGPU_LOOK_UNKNOWN;
   }
   if (other->pid == self->pid) {
     bool gone = differs(self->start_time, other->start_time) || differs(self->start_stack, other->start_stack);
-    return gone ? LOOK_DEAD : LOOK_ALIVE;
+    return gone ? VGPU_LOOK_DEAD : VGPU_LOOK_SELF;
   }
   if (self->proc_is_ours) {
     stat_path(other->pid, path);
     if (read_stat(path, &stat) == 0) {
       bool zombie = (stat.state == 'Z' || stat.state == 'X') && stat.num_threads <= 1;
       bool replaced = differs(stat.start_time, other->start_time) || differs(stat.start_stack, other->start_stack);
-      return zombie || replaced ? LOOK_DEAD : LOOK_ALIVE;
+      return zombie || replaced ? VGPU_LOOK_DEAD : VGPU_LOOK_ALIVE;
     }
   }
   long result = vgpu_sys_kill((int)other->pid, 0);
   if (result == -ESRCH) {
-    return LOOK_DEAD;
+    return VGPU_LOOK_DEAD;
   }
-  return LOOK_UNKNOWN;
-}
-
-bool vgpu_process_is_dead(const struct vgpu_process *self, const struct vgpu_process *other) {
-  return look_at(self, other) == LOOK_DEAD;
-}
-
-bool vgpu_process_is_alive(const struct vgpu_process *self, const struct vgpu_process *other) {
-  return look_at(self, other) == LOOK_ALIVE;
+  return VGPU_LOOK_UNKNOWN;
 }

@@ -21,16 +21,22 @@ struct vgpu_process {
 /* Fills `self` for the calling process. Never fails: what cannot be read is unknown. A few system calls. */
 void vgpu_process_self(struct vgpu_process *self);
 
+/* Inode of the calling process's pid namespace, from the kernel; 0: unknown. */
+uint64_t vgpu_process_namespace(void);
+
 /* Pid of the calling process, from the kernel. */
 uint32_t vgpu_process_pid(void);
 
-/* True only if `other` is certainly gone: no such process, a zombie without living threads, a reused pid, or
- * a program that was replaced by execve (its device memory went with it). Processes of another pid namespace
- * cannot be looked up and count as alive: an error here must fall on the side of the limit. */
-bool vgpu_process_is_dead(const struct vgpu_process *self, const struct vgpu_process *other);
+enum vgpu_look {
+  VGPU_LOOK_UNKNOWN, /* cannot be told: of another pid namespace, or out of sight */
+  VGPU_LOOK_ALIVE,
+  VGPU_LOOK_DEAD, /* certainly gone: no such process, a zombie without living threads, a reused pid, or a program that
+                     was replaced by execve (its device memory went with it) */
+  VGPU_LOOK_SELF  /* this very process; so an earlier program of it, if it is not this one's own registration */
+};
 
-/* True if `other` is certainly alive, by the same look. */
-bool vgpu_process_is_alive(const struct vgpu_process *self, const struct vgpu_process *other);
+/* What has become of `other`. */
+enum vgpu_look vgpu_process_look(const struct vgpu_process *self, const struct vgpu_process *other);
 
 /* What /proc/PID/stat says. */
 struct vgpu_process_stat {

@@ -44,6 +44,7 @@
 
 #include <errno.h>
 
+#include "life.h"
 #include "slot.h"
 #include "sys.h"
 
@@ -71,7 +72,7 @@ static inline uint64_t smaller(uint64_t a, uint64_t b) {
 }
 
 static inline uint64_t limit_of(const struct vgpu_book *book, uint32_t device) {
-  return smaller(vgpu_load_relaxed(&book->limits->devices[device].memory_limit_bytes), VGPU_BYTES_MAX);
+  return smaller(vgpu_load_relaxed(&book->limits->devices[device].memory_limit_bytes), book->ceiling_bytes[device]);
 }
 
 static inline bool is_page(const struct vgpu_book *book) {
@@ -232,7 +233,6 @@ __attribute__((noinline)) static int contend(struct vgpu_book *book, uint32_t de
       deadline_ns = vgpu_sys_monotonic_ns() + CONFLICT_NS;
     }
     if (full || (tries > PAUSE_YIELDS && vgpu_sys_monotonic_ns() > deadline_ns)) {
-      vgpu_count(&own_books(book, device)->refusals);
       vgpu_slot_leave(book);
       return -ENOMEM;
     }
@@ -303,14 +303,12 @@ void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, u
   vgpu_slot_leave(book);
 }
 
-void vgpu_uncount_refusals(struct vgpu_book *book, uint32_t device, uint64_t count) {
+void vgpu_count_refusal(struct vgpu_book *book, uint32_t device) {
   if (device >= book->device_count || vgpu_slot_enter(book) != 0) {
     return;
   }
   if (is_page(book) && book->token != 0 && vgpu_slot_is_ours(book)) {
-    struct vgpu_usage_slot_device *books = own_books(book, device);
-    uint64_t counted = vgpu_load_relaxed(&books->refusals);
-    vgpu_store_relaxed(&books->refusals, counted - smaller(count, counted));
+    vgpu_count(&own_books(book, device)->refusals);
   }
   vgpu_slot_leave(book);
 }
@@ -320,6 +318,7 @@ void vgpu_book_close(struct vgpu_book *book) {
     vgpu_slot_detach(book);
     vgpu_slot_leave(book);
   }
+  vgpu_life_close(book);
 }
 
 uint64_t vgpu_limit_bytes(const struct vgpu_book *book, uint32_t device) {

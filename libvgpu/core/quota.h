@@ -28,6 +28,13 @@ struct vgpu_book {
   uint32_t *fork_canary;                 /* on a page that the kernel wipes in a forked child (MADV_WIPEONFORK);
                                             set to 1 here when this process registers; NULL: ask the kernel for
                                             the pid each time. The caller sets it after vgpu_book_open */
+  uint64_t ceiling_bytes[VGPU_MAX_DEVICES]; /* of this process alone, beside the page's limit. Lowered by the caller
+                                               after vgpu_book_open, before the first request */
+  int32_t file;            /* descriptor of the usage file, -1: none; set by vgpu_book_use_file, see life.h */
+  uint32_t file_pid;       /* who opened it */
+  uint64_t file_namespace; /* and in which pid namespace */
+  uint64_t file_id[2];     /* device and inode, to know it again */
+  uint32_t is_locked;      /* our registration has its lock there */
   uint32_t device_count;                 /* validated copy */
   uint32_t slot_count;                   /* validated copy */
   uint32_t lock;                         /* atomic; pid of the process whose thread is inside, 0: nobody. The words
@@ -44,10 +51,15 @@ struct vgpu_book {
  * 0, or -EPROTO: not our page, or a version that this code does not know; -EINVAL: size does not fit. */
 int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_bytes, void *usage, size_t usage_bytes);
 
+/* Hands over a descriptor of the usage file, opened for reading and writing by this process: through it, processes of
+ * other pid namespaces see whether this one lives (life.h). For books whose usage page is a file, after
+ * vgpu_book_open. It belongs to the book then. */
+void vgpu_book_use_file(struct vgpu_book *book, int fd);
+
 /* Makes an empty usage page in zeroed memory of vgpu_usage_page_bytes(device_count). */
 void vgpu_usage_init(void *usage, uint32_t device_count);
 
-/* Asks for `bytes` more of `device`. 0: reserved. -ENOMEM: over the limit (counted as a refusal).
+/* Asks for `bytes` more of `device`. 0: reserved. -ENOMEM: over the limit.
  * -EPROTO: the usage page was tampered with, or the allocation is frozen because it was; -EAGAIN: every slot is
  * taken by a live process; -EINVAL: no such device or kind. Nothing is reserved unless 0 is returned. Thread-safe;
  * no syscall unless this is the first call of the process, the epoch changed, or the request does not fit. Waits at
@@ -64,9 +76,9 @@ void vgpu_release(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, 
  * so that the next request is refused and the overuse is visible. */
 void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes);
 
-/* Takes back `count` refusals that vgpu_reserve counted: the caller made room and asks again, or another book had
- * room, so the program was not refused. */
-void vgpu_uncount_refusals(struct vgpu_book *book, uint32_t device, uint64_t count);
+/* Counts one refusal: the program was refused in the end. vgpu_reserve counts none, since its caller may make room and
+ * ask again. */
+void vgpu_count_refusal(struct vgpu_book *book, uint32_t device);
 
 /* The caller holds no device memory any more and uses the book no more: gives up its slot. A process that
  * just ends need not call it. */

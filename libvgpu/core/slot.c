@@ -39,6 +39,7 @@
 
 #include <errno.h>
 
+#include "life.h"
 #include "sys.h"
 
 enum {
@@ -81,18 +82,23 @@ static struct vgpu_process identity_of(struct vgpu_usage_slot *slot, uint64_t ow
   return process;
 }
 
-/* True if the registered process `owner` of `slot` is gone. One of an older epoch is gone unless it can be seen
- * alive (it then counts no longer, and registers again at its next call). */
-static bool is_dead(const struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t owner) {
+/* True if the registered process `owner` of `slot`, which is not this one's, is gone. Where its pid does not tell, its
+ * lock does if it has one (life.h). One of an older epoch is gone unless it can be seen alive (it then counts no
+ * longer, and registers again at its next call). */
+static bool is_dead(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t owner) {
   struct vgpu_process process = identity_of(slot, owner);
   uint32_t epoch = vgpu_load_relaxed(&slot->epoch);
+  bool has_lock = vgpu_load_relaxed(&slot->life_lock) == VGPU_LIFE_LOCKED;
   if (vgpu_load(&slot->owner) != owner) {
     return false;
   }
-  if ((int32_t)(epoch - vgpu_load_relaxed(&book->limits->epoch)) < 0) {
-    return !vgpu_process_is_alive(&book->self, &process);
+  enum vgpu_look look = vgpu_process_look(&book->self, &process);
+  if (has_lock && (look == VGPU_LOOK_UNKNOWN || look == VGPU_LOOK_SELF)) {
+    enum vgpu_look by_lock = vgpu_life_look(book, owner);
+    look = by_lock != VGPU_LOOK_UNKNOWN ? by_lock : look;
   }
-  return vgpu_process_is_dead(&book->self, &process);
+  bool is_older = (int32_t)(epoch - vgpu_load_relaxed(&book->limits->epoch)) < 0;
+  return is_older ? look != VGPU_LOOK_ALIVE : look == VGPU_LOOK_DEAD || look == VGPU_LOOK_SELF;
 }
 
 /* Moves the counters of dead `owner` to the device totals, once. They no longer change, and are read before
@@ -177,14 +183,16 @@ uint32_t vgpu_slot_reap_unready(struct vgpu_book *book, bool every) {
   for (uint32_t i = 0; any && i < count; i++) {
     struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
     struct vgpu_process process = claimer_of(book, slot, seen[i]);
-    if (seen[i] != 0 && vgpu_load(&slot->ready) != seen[i] && vgpu_process_is_dead(&book->self, &process)) {
+    enum vgpu_look look = vgpu_process_look(&book->self, &process);
+    if (seen[i] != 0 && vgpu_load(&slot->ready) != seen[i] && look == VGPU_LOOK_DEAD) {
       freed += swap(&slot->owner, seen[i], 0);
     }
   }
   return freed;
 }
 
-/* Writes what we hold and who we are into a slot whose owner is `token` already, and lets it count. */
+/* Writes what we hold and who we are into a slot whose owner is `token` already, and lets it count. The lock of `token`
+ * is taken before: nobody may see the slot say so without it. */
 static void publish(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t token) {
   for (uint32_t i = 0; i < book->device_count; i++) {
     struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, i);
@@ -197,6 +205,7 @@ static void publish(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64
   vgpu_store_relaxed(&slot->start_stack, book->self.start_stack);
   vgpu_store_relaxed(&slot->pid_namespace, book->self.pid_namespace);
   vgpu_store_relaxed(&slot->epoch, vgpu_load_relaxed(&book->limits->epoch));
+  vgpu_store_relaxed(&slot->life_lock, book->is_locked ? (uint32_t)VGPU_LIFE_LOCKED : 0u);
   vgpu_store(&slot->ready, token);
 }
 
@@ -240,18 +249,21 @@ static bool claim_again(struct vgpu_book *book, uint64_t token) {
 }
 
 __attribute__((noinline, cold)) int vgpu_slot_attach(struct vgpu_book *book) {
-  uint64_t token = random_token(book->self.pid);
+  uint64_t token = random_token(book->self.pid), before = book->token;
+  book->is_locked = vgpu_life_take(book, token);
   if (!claim_again(book, token)) {
     int index = claim(book, token);
     if (index < 0 && vgpu_slot_reap(book, VGPU_EVERY_DEVICE) + vgpu_slot_reap_unready(book, true) > 0) {
       index = claim(book, token);
     }
     if (index < 0) {
+      vgpu_life_drop(book, token);
       return index;
     }
     vgpu_store_relaxed(&book->slot_index, (uint32_t)index);
   }
   vgpu_store(&book->token, token);
+  vgpu_life_drop(book, before);
   if (book->fork_canary != NULL) {
     vgpu_store(book->fork_canary, 1);
   }
@@ -261,6 +273,7 @@ __attribute__((noinline, cold)) int vgpu_slot_attach(struct vgpu_book *book) {
 /* Forgets what a fork copied from the parent, whose slot and memory stay the parent's. */
 static void forget_parent(struct vgpu_book *book) {
   vgpu_store(&book->token, 0);
+  book->self.pid = 0; /* in a new pid namespace the child may have the parent's pid */
   for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
     vgpu_store_relaxed(&book->private_total[i], (uint64_t)0);
     for (int kind = 0; kind < VGPU_KIND_COUNT; kind++) {

@@ -39,6 +39,7 @@ typedef int CUdriverProcAddressQueryResult;
 enum {
   CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT = 14,
   CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+  CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
   CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
   CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
   CU_STREAM_CAPTURE_STATUS_NONE = 0,
@@ -172,6 +173,9 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);

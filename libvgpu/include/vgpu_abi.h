@@ -27,7 +27,8 @@ enum {
   VGPU_KEY_BYTES = 40,   /* allocation key, text, NUL padded */
   VGPU_LIMITS_PAGE_BYTES = 4096,
   VGPU_SLOT_COUNT = 256, /* live processes of one container that may hold device memory at once */
-  VGPU_CACHE_LINE_BYTES = 64
+  VGPU_CACHE_LINE_BYTES = 64,
+  VGPU_LIFE_LOCKED = 1 /* value of life_lock */
 };
 
 #define VGPU_LIMITS_MAGIC 0x314d494c55504756ULL /* "VGPULIM1", little endian */
@@ -104,7 +105,8 @@ struct vgpu_usage_slot {
   uint64_t start_time;    /* /proc/PID/stat field 22: clock ticks after boot; 0: unknown */
   uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
   uint32_t epoch;         /* of the limits page, when the slot was taken */
-  uint32_t reserved0;
+  uint32_t life_lock;   /* VGPU_LIFE_LOCKED: while the owner lives it holds an open file description's write lock
+                           (fcntl F_OFD_SETLK) on byte `owner & INT64_MAX` of this file; 0: it has none */
   uint64_t start_stack; /* /proc/PID/stat field 28: tells a program that execve replaced; 0: unknown */
   uint64_t folded;      /* atomic; token whose counters went into vgpu_usage_device already */
   uint64_t reserved2;
@@ -149,6 +151,7 @@ VGPU_LAYOUT(offsetof(struct vgpu_usage_page, slot_high_water) == 24);
 VGPU_LAYOUT(sizeof(struct vgpu_usage_device) == 64);
 VGPU_LAYOUT(sizeof(struct vgpu_usage_slot) == 64);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, epoch) == 32);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, life_lock) == 36);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, folded) == 48);
 VGPU_LAYOUT(sizeof(struct vgpu_usage_slot_device) == 128);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot_device, trying_bytes) == 64);

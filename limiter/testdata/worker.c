@@ -112,6 +112,9 @@ static int timed_reserve(enum vgpu_kind kind, uint64_t bytes) {
   uint64_t from = now_ns();
   int result = vgpu_reserve(&book, 0, kind, bytes);
   raise_to(&driver->slowest_ns, now_ns() - from);
+  if (result == -ENOMEM) {
+    vgpu_count_refusal(&book, 0);
+  }
   vgpu_add(result == 0 ? &driver->admitted : result == -ENOMEM ? &driver->refused : &driver->errors, 1);
   return result;
 }

@@ -6,12 +6,15 @@
 #ifndef VGPU_CHECK_H
 #define VGPU_CHECK_H
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../life.h"
 #include "../page.h"
 #include "../slot.h"
 
@@ -51,6 +54,7 @@ struct pair {
   struct vgpu_limits_page *limits;
   struct vgpu_usage_page *usage;
   size_t usage_bytes;
+  int usage_file; /* in memory */
 };
 
 static inline void *shared_memory(size_t bytes) {
@@ -64,8 +68,17 @@ static inline void *shared_memory(size_t bytes) {
 
 /* Pages for `devices` devices, each with `limit` bytes. */
 static inline struct pair make_pair(uint32_t devices, uint64_t limit) {
-  struct pair pair = {shared_memory(VGPU_LIMITS_PAGE_BYTES), NULL, vgpu_usage_page_bytes(devices)};
-  pair.usage = shared_memory(pair.usage_bytes);
+  struct pair pair = {shared_memory(VGPU_LIMITS_PAGE_BYTES), NULL, vgpu_usage_page_bytes(devices), -1};
+  pair.usage_file = memfd_create("usage", MFD_CLOEXEC);
+  if (pair.usage_file < 0 || ftruncate(pair.usage_file, (off_t)pair.usage_bytes) != 0) {
+    perror("memfd_create");
+    exit(2);
+  }
+  pair.usage = mmap(NULL, pair.usage_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pair.usage_file, 0);
+  if (pair.usage == MAP_FAILED) {
+    perror("mmap");
+    exit(2);
+  }
   vgpu_limits_init(pair.limits, (const uint8_t *)"key", 3, devices);
   for (uint32_t i = 0; i < devices; i++) {
     char uuid[32];
@@ -79,6 +92,7 @@ static inline struct pair make_pair(uint32_t devices, uint64_t limit) {
 static inline void free_pair(struct pair pair) {
   munmap(pair.limits, VGPU_LIMITS_PAGE_BYTES);
   munmap(pair.usage, pair.usage_bytes);
+  close(pair.usage_file);
 }
 
 /* A word that the kernel wipes in forked children. */
@@ -91,7 +105,7 @@ static inline uint32_t *make_canary(void) {
   return page;
 }
 
-/* A book of this process on the pages. */
+/* A book of this process on the pages, with an open file description of its own. */
 static inline struct vgpu_book *open_book(struct pair pair) {
   struct vgpu_book *book = calloc(1, sizeof(*book));
   if (book == NULL || vgpu_book_open(book, pair.limits, VGPU_LIMITS_PAGE_BYTES, pair.usage, pair.usage_bytes) != 0) {
@@ -99,6 +113,9 @@ static inline struct vgpu_book *open_book(struct pair pair) {
     exit(2);
   }
   book->fork_canary = make_canary();
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/self/fd/%d", pair.usage_file);
+  vgpu_book_use_file(book, open(path, O_RDWR | O_CLOEXEC));
   return book;
 }
 

@@ -183,17 +183,18 @@ static void test_exhaustion(void) {
   struct pair pair = make_pair(1, 1000);
   struct vgpu_book *book = open_book(pair), *other = open_book(pair);
   CHECK_EQUAL(vgpu_reserve(other, 0, DEVICE, 1), 0);
-  struct vgpu_usage_slot living = *own_slot(other);
+  struct vgpu_usage_slot living = *own_slot(other); /* our parent stands for all of them */
+  living.start_time = living.start_stack = living.life_lock = 0;
   for (uint32_t i = 1; i < book->slot_count; i++) {
     struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
     *slot = living;
-    slot->owner = slot->ready = living.owner + ((uint64_t)i << VGPU_PID_BITS);
+    slot->owner = slot->ready = ((uint64_t)(2 * i + 1) << VGPU_PID_BITS) | (uint64_t)getppid();
   }
   pair.usage->slot_high_water = book->slot_count;
   CHECK_EQUAL(vgpu_reserve(book, 0, DEVICE, 1), -EAGAIN);
   CHECK_EQUAL(vgpu_used_bytes(book, 0), 1);
   CHECK_EQUAL(vgpu_reserve(other, 0, DEVICE, 1), 0); /* who has a slot goes on */
-  vgpu_slot_at(book, 200)->start_time--;             /* one of them turns out dead */
+  vgpu_slot_at(book, 200)->start_time = 1;           /* one of them turns out dead */
   CHECK_EQUAL(vgpu_reserve(book, 0, DEVICE, 1), 0);
   CHECK_EQUAL(book->slot_index, 200);
   close_book(book);

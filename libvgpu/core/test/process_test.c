@@ -87,19 +87,18 @@ static void test_self(void) {
   CHECK(self.start_stack != 0);
   CHECK(self.pid_namespace != 0);
   CHECK(self.proc_is_ours != 0);
-  CHECK(!vgpu_process_is_dead(&self, &self));
-  CHECK(vgpu_process_is_alive(&self, &self));
+  CHECK_EQUAL(vgpu_process_look(&self, &self), VGPU_LOOK_SELF);
 
   /* The program before execve, and an earlier process with our pid. */
   struct vgpu_process before = self;
   before.start_stack += 16;
-  CHECK(vgpu_process_is_dead(&self, &before));
+  CHECK_EQUAL(vgpu_process_look(&self, &before), VGPU_LOOK_DEAD);
   before = self;
   before.start_time--;
-  CHECK(vgpu_process_is_dead(&self, &before));
+  CHECK_EQUAL(vgpu_process_look(&self, &before), VGPU_LOOK_DEAD);
   /* What is unknown is no difference. */
   before.start_time = before.start_stack = 0;
-  CHECK(!vgpu_process_is_dead(&self, &before));
+  CHECK_EQUAL(vgpu_process_look(&self, &before), VGPU_LOOK_SELF);
 }
 
 static void test_child(void) {
@@ -111,38 +110,34 @@ static void test_child(void) {
     _exit(0);
   }
   struct vgpu_process child = child_identity(pid);
-  CHECK(!vgpu_process_is_dead(&self, &child));
-  CHECK(vgpu_process_is_alive(&self, &child));
+  CHECK_EQUAL(vgpu_process_look(&self, &child), VGPU_LOOK_ALIVE);
 
   struct vgpu_process other = child;
   other.start_time--; /* the pid was used again */
-  CHECK(vgpu_process_is_dead(&self, &other));
+  CHECK_EQUAL(vgpu_process_look(&self, &other), VGPU_LOOK_DEAD);
   other = child;
   other.start_stack += 16; /* execve */
-  CHECK(vgpu_process_is_dead(&self, &other));
+  CHECK_EQUAL(vgpu_process_look(&self, &other), VGPU_LOOK_DEAD);
 
   kill(pid, SIGSTOP);
-  CHECK(!vgpu_process_is_dead(&self, &child));
+  CHECK_EQUAL(vgpu_process_look(&self, &child), VGPU_LOOK_ALIVE);
   kill(pid, SIGKILL);
   siginfo_t info;
   CHECK_EQUAL(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
-  CHECK(vgpu_process_is_dead(&self, &child)); /* a zombie */
+  CHECK_EQUAL(vgpu_process_look(&self, &child), VGPU_LOOK_DEAD); /* a zombie */
   waitpid(pid, NULL, 0);
-  CHECK(vgpu_process_is_dead(&self, &child));
-  CHECK(!vgpu_process_is_alive(&self, &child));
+  CHECK_EQUAL(vgpu_process_look(&self, &child), VGPU_LOOK_DEAD);
 
   /* Without a look at /proc only a pid that is not there is dead. */
   self.proc_is_ours = 0;
-  CHECK(vgpu_process_is_dead(&self, &child));
+  CHECK_EQUAL(vgpu_process_look(&self, &child), VGPU_LOOK_DEAD);
   other = self;
   other.pid = (uint32_t)getppid();
-  CHECK(!vgpu_process_is_dead(&self, &other));
-  CHECK(!vgpu_process_is_alive(&self, &other));
+  CHECK_EQUAL(vgpu_process_look(&self, &other), VGPU_LOOK_UNKNOWN);
 
   /* Another namespace's pids mean nothing here. */
   child.pid_namespace++;
-  CHECK(!vgpu_process_is_dead(&self, &child));
-  CHECK(!vgpu_process_is_alive(&self, &child));
+  CHECK_EQUAL(vgpu_process_look(&self, &child), VGPU_LOOK_UNKNOWN);
 }
 
 static void *pause_forever(void *unused) {
@@ -174,10 +169,10 @@ static void test_leader_gone(void) {
     usleep(1000);
   }
   CHECK_EQUAL(stat.state, 'Z');
-  CHECK(!vgpu_process_is_dead(&self, &child));
+  CHECK_EQUAL(vgpu_process_look(&self, &child), VGPU_LOOK_ALIVE);
   kill(pid, SIGKILL);
   waitpid(pid, NULL, 0);
-  CHECK(vgpu_process_is_dead(&self, &child));
+  CHECK_EQUAL(vgpu_process_look(&self, &child), VGPU_LOOK_DEAD);
 }
 
 int main(void) {

@@ -30,3 +30,19 @@ for chain in "small/libvgpu.so:$work/large/libvgpu.so" "large/libvgpu.so:$work/s
 done
 mkdir "$work/link" && ln -s ../small/libvgpu.so "$work/link/libvgpu.so"
 run "a link to the library" env LD_PRELOAD="$work/link/libvgpu.so" "$bin/memory" limit $((1000 * MIB))
+
+# Programs in a pid namespace of their own, and programs that execve replaces at the same addresses.
+pages "$work/spaces" k1 "$(uuid_of 0)=$((1000 * MIB))"
+if unshare -rpf true 2>/dev/null; then
+  for i in 1 2 3; do
+    run "in a pid namespace of its own, $i" env LD_PRELOAD="$work/spaces/libvgpu.so" unshare -rpf "$bin/late" hold 900
+  done
+  run "and beside it" env LD_PRELOAD="$work/spaces/libvgpu.so" "$bin/late" hold 900
+else
+  skip unshare "pid namespaces: this machine gives none"
+fi
+if setarch -R true 2>/dev/null; then
+  run "execve without address randomization" env LD_PRELOAD="$work/spaces/libvgpu.so" setarch -R "$bin/late" exec 3 900
+else
+  skip setarch "execve without address randomization: it cannot be switched off"
+fi
