@@ -52,6 +52,7 @@ type execSlice struct {
 
 // newExecSlice makes the pages and copies the library.
 func newExecSlice(variables map[string]string, library, uuid string, memory uint64) (*execSlice, error) {
+	defer unix.Umask(unix.Umask(0o022)) // the user's may forbid even us; the command gets it back
 	base, err := execBase(variables)
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func makeExecSlice(base, library, uuid string, memory uint64) (*execSlice, error
 
 // fill makes a directory and its content, the lock first.
 func (s *execSlice) fill(directory, library string, memory uint64) error {
-	if err := makeDirectory(directory, 0o700); err != nil {
+	if err := os.Mkdir(directory, 0o700); err != nil {
 		return err
 	}
 	lock, err := os.OpenFile(filepath.Join(directory, execLockName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -119,19 +120,11 @@ func (s *execSlice) fill(directory, library string, memory uint64) error {
 		return err
 	}
 	pages := filepath.Join(directory, "alloc", s.key)
-	if err := makeDirectory(filepath.Dir(pages), 0o711); err != nil {
+	if err := os.Mkdir(filepath.Dir(pages), 0o711); err != nil {
 		return err
 	}
 	return limiter.Create(pages, limiter.Limits{Key: s.key,
 		Devices: []limiter.Device{{UUID: s.uuid, SliceCount: 1, MemoryLimitBytes: memory}}})
-}
-
-// makeDirectory makes a directory with its exact mode, whatever the umask.
-func makeDirectory(path string, mode fs.FileMode) error {
-	if err := os.Mkdir(path, mode); err != nil {
-		return err
-	}
-	return os.Chmod(path, mode)
 }
 
 // Close removes the slice, unless processes that the command left behind still run in it. left says that descendants of
@@ -176,7 +169,7 @@ func prepareBase(directory string) error {
 	if strings.ContainsAny(directory, ": \t\n") {
 		return fmt.Errorf("%q: LD_PRELOAD cannot name a path with a blank or a colon", directory)
 	}
-	if err := makeDirectory(directory, 0o700); errors.Is(err, fs.ErrNotExist) && os.Geteuid() == 0 && directory == "/run/vgpud/exec" {
+	if err := os.Mkdir(directory, 0o700); errors.Is(err, fs.ErrNotExist) && os.Geteuid() == 0 && directory == "/run/vgpud/exec" {
 		err = os.MkdirAll(directory, 0o711)
 		if err == nil {
 			err = os.Chmod(directory, 0o700)
@@ -232,7 +225,8 @@ func removeAbandoned(directory, key string) {
 	path := filepath.Join(directory, execLockName)
 	lock, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // half made, or half removed
+	case errors.Is(err, fs.ErrNotExist): // half made, or half removed: no hidden program is started in it
+		scan.since = math.MaxUint64
 	case err != nil:
 		return
 	default:

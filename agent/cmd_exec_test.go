@@ -26,9 +26,22 @@ import (
 	"github.com/vgpud/vgpud/plugin"
 )
 
-const beVgpud = "VGPUD_TEST_BE_VGPUD"
+// What the test binary is to be when it is started by a test: vgpud, or a program that nobody may look into, which says
+// its process number and waits.
+const (
+	beVgpud  = "VGPUD_TEST_BE_VGPUD"
+	beHidden = "VGPUD_TEST_BE_HIDDEN"
+)
 
 func TestMain(m *testing.M) {
+	if os.Getenv(beHidden) == "1" {
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+			panic(err)
+		}
+		fmt.Println(os.Getpid())
+		time.Sleep(time.Minute)
+		os.Exit(0)
+	}
 	if os.Getenv(beVgpud) == "1" {
 		if err := os.Unsetenv(beVgpud); err != nil {
 			panic(err)
@@ -363,8 +376,10 @@ func TestExecOnSimulatedGPU(t *testing.T) {
 	}
 }
 
-// No root is needed: the slice lies in a directory of the user's own below TMPDIR.
-func TestExecAsOrdinaryUser(t *testing.T) {
+// ordinaryUser prepares `vgpud exec` for a user who is not root, on a card that is named in full. Its base directory is
+// returned.
+func ordinaryUser(t *testing.T, arguments ...string) (command *exec.Cmd, base string) {
+	t.Helper()
 	require.Root(t) // to become somebody else
 	directory := shortTemp(t)
 	if err := os.Chmod(directory, 0o755); err != nil {
@@ -385,18 +400,28 @@ func TestExecAsOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	const nobody = 65534
-	command := exec.Command(filepath.Join(directory, "vgpud"), "exec", "--memory=1Gi", "--gpu="+gpuA,
-		"--nvml-library=/nonexistent", "--", "sh", "-c", `id -u; echo "$LD_PRELOAD"; grep -c libvgpu.so /proc/self/maps`)
+	command = exec.Command(filepath.Join(directory, "vgpud"), append([]string{"exec", "--memory=1Gi", "--gpu=" + gpuA,
+		"--nvml-library=/nonexistent/libnvidia-ml.so.1"}, arguments...)...)
 	command.Dir = directory
 	command.Env = append(withoutVariables(os.Environ(), "LD_PRELOAD", "XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES"), beVgpud+"=1", "TMPDIR="+temporary)
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	out, err := command.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	return command, filepath.Join(temporary, "vgpud-65534")
+}
+
+// No root is needed: the slice lies in a directory of the user's own below TMPDIR, whatever the umask.
+func TestExecAsOrdinaryUser(t *testing.T) {
+	for _, umask := range []string{"022", "777"} {
+		command, base := ordinaryUser(t, "--", "sh", "-c", `id -u; echo "$LD_PRELOAD"; grep -c libvgpu.so /proc/self/maps`)
+		command.Args = append([]string{"sh", "-c", "umask " + umask + `; exec "$0" "$@"`, command.Path}, command.Args[1:]...)
+		command.Path = "/bin/sh"
+		out, err := command.CombinedOutput()
+		if err != nil {
+			t.Fatalf("umask %s: %v\n%s", umask, err, out)
+		}
+		words := strings.Fields(string(out))
+		if len(words) != 3 || words[0] != "65534" || !strings.HasPrefix(words[1], base+"/") || words[2] == "0" {
+			t.Errorf("umask %s: user, library and mappings of it: %q", umask, words)
+		}
+		checkEmpty(t, base)
 	}
-	words := strings.Fields(string(out))
-	if len(words) != 3 || words[0] != "65534" || !strings.HasPrefix(words[1], filepath.Join(temporary, "vgpud-65534")+"/") || words[2] == "0" {
-		t.Errorf("user, library and mappings of it: %q", words)
-	}
-	checkEmpty(t, filepath.Join(temporary, "vgpud-65534"))
 }
