@@ -177,7 +177,7 @@ func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metri
 	status := a.server.Status()
 	return metrics.View{
 		Snapshot: snapshot, Decisions: decisions, TamperedTotal: a.state.TamperedTotal, Build: a.build,
-		Slices: countSlices(a.server.Slots(), a.books.Held()),
+		Slices: countSlices(a.server.Slices(), a.books.Held()),
 		Plugin: metrics.Plugin{Registered: status.Registered, Registrations: status.Registrations,
 			RegistrationFailures: status.RegistrationFailures, Allocations: status.Allocations,
 			AllocationFailures: status.AllocationFailures, StartRefusals: status.StartRefusals,
@@ -187,18 +187,18 @@ func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metri
 }
 
 // countSlices sorts the slices of each GPU by state.
-func countSlices(slots []plugin.Slot, held map[string]bool) []metrics.SliceCounts {
+func countSlices(listed []plugin.Slice, held map[string]bool) []metrics.SliceCounts {
 	var counts []metrics.SliceCounts
-	for _, slot := range slots { // sorted by GPU
-		uuid, _, _ := strings.Cut(slot.ID, "::")
+	for _, slice := range listed { // sorted by GPU
+		uuid, _, _ := strings.Cut(slice.ID, "::")
 		if len(counts) == 0 || counts[len(counts)-1].GPUUUID != uuid {
 			counts = append(counts, metrics.SliceCounts{GPUUUID: uuid})
 		}
 		count := &counts[len(counts)-1]
 		switch {
-		case held[slot.ID]:
+		case held[slice.ID]:
 			count.Allocated++
-		case slot.Healthy():
+		case slice.Healthy():
 			count.Free++
 		default:
 			count.Withdrawn++

@@ -246,8 +246,8 @@ func TestMemoryCommittedWithdrawsInTheOpen(t *testing.T) {
 	n.update(gpus...)
 	n.waitAllocatable(k, 11)
 	withdrawn := 0
-	for _, slot := range n.srv.Slots() {
-		if slot.Reason == ReasonMemoryCommitted {
+	for _, slice := range n.srv.Slices() {
+		if slice.Reason == ReasonMemoryCommitted {
 			withdrawn++
 		}
 	}

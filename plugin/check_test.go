@@ -119,9 +119,9 @@ func TestUnusableLibrary(t *testing.T) {
 			if len(n.books.Snapshot()) != 1 || len(n.books.Held()) != 1 {
 				t.Error("the refused allocation left something in the books")
 			}
-			for _, slot := range n.srv.Slots() {
-				if held := slot.ID == uuidA+"::0"; slot.Healthy() != held {
-					t.Errorf("slice %s is offered: %v", slot.ID, slot.Healthy())
+			for _, slice := range n.srv.Slices() {
+				if held := slice.ID == uuidA+"::0"; slice.Healthy() != held {
+					t.Errorf("slice %s is offered: %v", slice.ID, slice.Healthy())
 				}
 			}
 			// Installed again, everything works and is offered again.
@@ -129,7 +129,7 @@ func TestUnusableLibrary(t *testing.T) {
 			_, err = n.srv.PreStartContainer(t.Context(), start)
 			must(t, err)
 			must(t, n.srv.checkNode())
-			if countHealthy(n.srv.Slots()) != 20 {
+			if countHealthy(n.srv.Slices()) != 20 {
 				t.Error("slices did not come back")
 			}
 		})

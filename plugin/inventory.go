@@ -38,17 +38,17 @@ type Health struct {
 	Hard bool
 }
 
-// Slot is one slice as the kubelet is told about it.
-type Slot struct {
+// Slice is one slice as the kubelet is told about it.
+type Slice struct {
 	ID     string
 	Reason string // why it is Unhealthy; empty: Healthy
 	NUMA   int    // NUMA node, or NoNUMA
 }
 
 // Healthy reports whether the slice is offered.
-func (s Slot) Healthy() bool { return s.Reason == "" }
+func (s Slice) Healthy() bool { return s.Reason == "" }
 
-// Inventory holds the GPUs of the node and derives the slots from them and from the ledger.
+// Inventory holds the GPUs of the node and derives the slices from them and from the ledger.
 type Inventory struct {
 	books *ledger.Ledger
 
@@ -56,8 +56,8 @@ type Inventory struct {
 	gpus      []GPU
 	nodeFault string          // reason that holds for every free slice, such as an unusable library
 	noCDI     map[string]bool // GPUs that no CDI spec file defines, by UUID
-	slots     []Slot          // never changed in place
-	changed   chan struct{}   // closed when slots is replaced
+	slices    []Slice         // never changed in place
+	changed   chan struct{}   // closed when slices is replaced
 }
 
 // NewInventory returns an empty inventory over the books.
@@ -65,7 +65,7 @@ func NewInventory(books *ledger.Ledger) *Inventory {
 	return &Inventory{books: books, changed: make(chan struct{})}
 }
 
-// ErrListTooLarge: the kubelet could not receive the list of all slices.
+// ErrListTooLarge says that the kubelet could not receive the list of all slices.
 var ErrListTooLarge = errors.New("list of slices too large")
 
 // Update replaces the GPUs (and the ledger's view of them). One that the kubelet could not be told of is left out, and
@@ -119,7 +119,7 @@ func choose(gpus []GPU, offered map[string]bool) ([]GPU, error) {
 	return fit, errors.Join(faults...)
 }
 
-// Refresh derives the slots again, after the books have changed.
+// Refresh derives the slices again, after the books have changed.
 func (inv *Inventory) Refresh() {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
@@ -161,12 +161,12 @@ func (inv *Inventory) uuids() []string {
 	return all
 }
 
-// Slots returns the current slots, sorted by GPU and number, and a channel that is closed when they change. The
-// caller does not change the slice.
-func (inv *Inventory) Slots() ([]Slot, <-chan struct{}) {
+// Slices returns the current slices, sorted by GPU and number, and a channel that is closed when they change. The
+// caller changes nothing in the list.
+func (inv *Inventory) Slices() ([]Slice, <-chan struct{}) {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
-	return inv.slots, inv.changed
+	return inv.slices, inv.changed
 }
 
 // hardFault returns the hard fault of the GPU that a device ID belongs to, or "".
@@ -192,40 +192,40 @@ func (inv *Inventory) recomputeLocked() {
 			gpus[i].Health = Health{Reason: ReasonCDI}
 		}
 	}
-	fresh := deriveSlots(gpus, inv.nodeFault, inv.books.Held(), inv.books.Books())
-	if slices.Equal(fresh, inv.slots) {
+	fresh := deriveSlices(gpus, inv.nodeFault, inv.books.Held(), inv.books.Books())
+	if slices.Equal(fresh, inv.slices) {
 		return
 	}
-	inv.slots = fresh
+	inv.slices = fresh
 	close(inv.changed)
 	inv.changed = make(chan struct{})
 }
 
-// deriveSlots is the pure heart of the inventory. gpus are sorted by UUID.
-func deriveSlots(gpus []GPU, nodeFault string, held map[string]bool, books []ledger.BookRow) []Slot {
+// deriveSlices is the pure heart of the inventory. gpus are sorted by UUID.
+func deriveSlices(gpus []GPU, nodeFault string, held map[string]bool, books []ledger.BookRow) []Slice {
 	heldBytes := map[string]uint64{}
 	for _, row := range books {
 		heldBytes[row.UUID] = row.HeldBytes
 	}
-	slots := []Slot{}
+	derived := []Slice{}
 	for _, g := range gpus {
 		room := roomFor(g, heldBytes[g.UUID])
 		for n := range g.Slices {
-			slot := Slot{ID: ledger.SliceID(g.UUID, n), NUMA: g.NUMA}
-			switch free := !held[slot.ID]; {
+			slice := Slice{ID: ledger.SliceID(g.UUID, n), NUMA: g.NUMA}
+			switch free := !held[slice.ID]; {
 			case g.Health.Reason != "" && (free || g.Health.Hard):
-				slot.Reason = g.Health.Reason
+				slice.Reason = g.Health.Reason
 			case free && nodeFault != "":
-				slot.Reason = nodeFault
+				slice.Reason = nodeFault
 			case free && room == 0:
-				slot.Reason = ReasonMemoryCommitted
+				slice.Reason = ReasonMemoryCommitted
 			case free:
 				room--
 			}
-			slots = append(slots, slot)
+			derived = append(derived, slice)
 		}
 	}
-	return slots
+	return derived
 }
 
 // roomFor says how many default slices the GPU's book can still serve.

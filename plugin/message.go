@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// The ListAndWatch message: slots on the wire, and how large the message can get.
+// The ListAndWatch message: slices on the wire, and how large the message can get.
 
 package plugin
 
@@ -19,16 +19,16 @@ import (
 // option changes, and its only symptom is that allocatable never appears.
 const MaxListBytes = 3 << 20
 
-// listMessage puts slots on the wire. A slot without a NUMA node carries no topology: node -1 would be wrong.
-func listMessage(slots []Slot) *v1beta1.ListAndWatchResponse {
-	message := &v1beta1.ListAndWatchResponse{Devices: make([]*v1beta1.Device, 0, len(slots))}
-	for _, slot := range slots {
-		device := &v1beta1.Device{ID: slot.ID, Health: v1beta1.Healthy}
-		if !slot.Healthy() {
+// listMessage puts slices on the wire. A slice without a NUMA node carries no topology: node -1 would be wrong.
+func listMessage(listed []Slice) *v1beta1.ListAndWatchResponse {
+	message := &v1beta1.ListAndWatchResponse{Devices: make([]*v1beta1.Device, 0, len(listed))}
+	for _, slice := range listed {
+		device := &v1beta1.Device{ID: slice.ID, Health: v1beta1.Healthy}
+		if !slice.Healthy() {
 			device.Health = v1beta1.Unhealthy
 		}
-		if slot.NUMA >= 0 {
-			device.Topology = &v1beta1.TopologyInfo{Nodes: []*v1beta1.NUMANode{{ID: int64(slot.NUMA)}}}
+		if slice.NUMA >= 0 {
+			device.Topology = &v1beta1.TopologyInfo{Nodes: []*v1beta1.NUMANode{{ID: int64(slice.NUMA)}}}
 		}
 		message.Devices = append(message.Devices, device)
 	}

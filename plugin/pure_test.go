@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Tests of what is pure: names, sizes, slots, preference, responses.
+// Tests of what is pure: names, sizes, slices, preference, responses.
 
 package plugin
 
@@ -80,7 +80,7 @@ func TestListBytesIsExact(t *testing.T) {
 			for _, numa := range []int{NoNUMA, 0, 1, 127, 128} {
 				g := GPU{GPU: ledger.GPU{UUID: uuid, UsableBytes: 1 << 50, Slices: slices}, NUMA: numa}
 				g.Health = Health{Reason: "x"}
-				want := proto.Size(listMessage(deriveSlots([]GPU{g}, "", nil, nil)))
+				want := proto.Size(listMessage(deriveSlices([]GPU{g}, "", nil, nil)))
 				if got := listBytes(g); got != want {
 					t.Errorf("%s × %d on node %d: %d bytes, encoder says %d", uuid, slices, numa, got, want)
 				}
@@ -145,7 +145,7 @@ func refusal(gpus []GPU) error {
 	return err
 }
 
-func TestDeriveSlots(t *testing.T) {
+func TestDeriveSlices(t *testing.T) {
 	gpu := func(h Health) []GPU {
 		return []GPU{{GPU: ledger.GPU{UUID: "G", UsableBytes: 4 * gib, Slices: 4}, NUMA: NoNUMA, Health: h}}
 	}
@@ -166,7 +166,7 @@ func TestDeriveSlots(t *testing.T) {
 		{"book is over", Health{}, "", 9 * gib, "mhmm"},
 	} {
 		var got strings.Builder
-		for _, s := range deriveSlots(gpu(c.health), c.node, held, []ledger.BookRow{{UUID: "G", HeldBytes: c.held}}) {
+		for _, s := range deriveSlices(gpu(c.health), c.node, held, []ledger.BookRow{{UUID: "G", HeldBytes: c.held}}) {
 			got.WriteString((s.Reason + "h")[:1])
 		}
 		if got.String() != c.want {

@@ -331,16 +331,16 @@ func TestBadGPUWithdrawsOnlyItself(t *testing.T) {
 			if err := n.srv.Update(gpus); err == nil || errors.Is(err, ErrListTooLarge) != (name == "list too large") {
 				t.Errorf("error %v", err)
 			}
-			slots := n.srv.Slots()
-			if len(slots) != 10 || slices.ContainsFunc(slots, Slot.Healthy) {
-				t.Errorf("%d slices; the lost GPU's 10 must stand, none healthy", len(slots))
+			listed := n.srv.Slices()
+			if len(listed) != 10 || slices.ContainsFunc(listed, Slice.Healthy) {
+				t.Errorf("%d slices; the lost GPU's 10 must stand, none healthy", len(listed))
 			}
 			if _, err := n.srv.Allocate(t.Context(), &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{
 				{DevicesIds: []string{uuidA + "::0"}}}}); status.Code(err) != codes.Unavailable {
 				t.Errorf("allocate on the lost GPU: %v", err)
 			}
-			if err := n.srv.Update(twoGPUs()); err != nil || len(n.srv.Slots()) != 20 {
-				t.Errorf("put right: %v, %d slices", err, len(n.srv.Slots()))
+			if err := n.srv.Update(twoGPUs()); err != nil || len(n.srv.Slices()) != 20 {
+				t.Errorf("put right: %v, %d slices", err, len(n.srv.Slices()))
 			}
 		})
 	}
@@ -354,8 +354,8 @@ func TestOversizeListIsRefusedBeforeRegistering(t *testing.T) {
 	if err := n.srv.Update([]GPU{gpu}); !errors.Is(err, ErrListTooLarge) || !strings.Contains(err.Error(), "81920 devices") {
 		t.Errorf("error %v", err)
 	}
-	if k.Attempts() != 0 || len(n.srv.Slots()) != 0 {
-		t.Errorf("%d slices, %d attempts: the list before must not stand", len(n.srv.Slots()), k.Attempts())
+	if k.Attempts() != 0 || len(n.srv.Slices()) != 0 {
+		t.Errorf("%d slices, %d attempts: the list before must not stand", len(n.srv.Slices()), k.Attempts())
 	}
 	gpus := twoGPUs()
 	gpus[0].Slices, gpus[1].Slices = 1280, 1280

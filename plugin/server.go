@@ -55,10 +55,10 @@ func New(cfg Config, books *ledger.Ledger, pages Pages, log *slog.Logger) (*Serv
 // every tick; only a change reaches the kubelet. An error says which GPUs are left out and why; see Inventory.Update.
 func (s *Server) Update(gpus []GPU) error { return s.inv.Update(gpus) }
 
-// Slots returns the slots as the kubelet is told about them now.
-func (s *Server) Slots() []Slot {
-	slots, _ := s.inv.Slots()
-	return slots
+// Slices returns the slices as the kubelet is told about them now.
+func (s *Server) Slices() []Slice {
+	listed, _ := s.inv.Slices()
+	return listed
 }
 
 // Status returns the counters.

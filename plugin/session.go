@@ -82,15 +82,15 @@ func (ses *session) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingSe
 		return errors.New("the plugin is stopping")
 	}
 	defer ses.leave()
-	var sent []Slot
+	var sent []Slice
 	for first := true; ; first = false {
-		slots, changed := ses.inv.Slots()
-		if first || !sameMessage(slots, sent) {
-			if err := stream.Send(listMessage(slots)); err != nil {
+		listed, changed := ses.inv.Slices()
+		if first || !sameMessage(listed, sent) {
+			if err := stream.Send(listMessage(listed)); err != nil {
 				return fmt.Errorf("send device list: %w", err)
 			}
-			ses.log.Info("sent device list", "devices", len(slots), "healthy", countHealthy(slots))
-			sent = slots
+			ses.log.Info("sent device list", "devices", len(listed), "healthy", countHealthy(listed))
+			sent = listed
 		}
 		select {
 		case <-changed:
@@ -197,16 +197,16 @@ func dialUnix(path string) (*grpc.ClientConn, error) {
 }
 
 // sameMessage reports whether two lists look the same on the wire, where reasons do not appear.
-func sameMessage(a, b []Slot) bool {
-	return slices.EqualFunc(a, b, func(x, y Slot) bool {
+func sameMessage(a, b []Slice) bool {
+	return slices.EqualFunc(a, b, func(x, y Slice) bool {
 		return x.ID == y.ID && x.Healthy() == y.Healthy() && x.NUMA == y.NUMA
 	})
 }
 
-func countHealthy(slots []Slot) int {
+func countHealthy(listed []Slice) int {
 	n := 0
-	for _, slot := range slots {
-		if slot.Healthy() {
+	for _, slice := range listed {
+		if slice.Healthy() {
 			n++
 		}
 	}
