@@ -28,22 +28,35 @@ const (
 // tracker remembers where processes of containers were found, so that a tick costs one read per process and the whole
 // table is gone through only when an unknown one appears.
 type tracker struct {
-	host    map[source.ProcessID]int // pid in our namespace; 0: not found when it was looked for
-	visible map[uint64]bool          // pid namespaces of which a process was seen
+	host    map[source.ProcessID]place
+	visible map[uint64]bool // pid namespaces of which a process was seen
+}
+
+// place is where a process was found: its pid and its start time as we see them. The zero value: not found when it was
+// looked for.
+type place struct {
+	pid   int
+	start uint64
+}
+
+// number is how a process is known in its pid namespace, until it ends and its pid is used again.
+type number struct {
+	namespace uint64
+	pid       int
 }
 
 // Gone implements source.Procs.
 func (t *Table) Gone(ids []source.ProcessID) (map[source.ProcessID]bool, error) {
-	known := map[source.ProcessID]int{}
+	known := map[source.ProcessID]place{}
 	visible := map[uint64]bool{}
 	unknown := false
 	for _, id := range ids {
 		if t.tracker.visible[id.PIDNamespace] {
 			visible[id.PIDNamespace] = true
 		}
-		pid, found := t.tracker.host[id]
+		at, found := t.tracker.host[id]
 		if found {
-			known[id] = pid
+			known[id] = at
 		}
 		unknown = unknown || !found
 	}
@@ -56,51 +69,65 @@ func (t *Table) Gone(ids []source.ProcessID) (map[source.ProcessID]bool, error) 
 	all := t.seesEverything()
 	gone := map[source.ProcessID]bool{}
 	for _, id := range ids {
-		pid := known[id]
+		at := known[id]
 		switch {
 		case id.PIDNamespace == 0 || id.StartTime == 0:
 			// It does not say enough about itself.
-		case pid == 0:
+		case at.pid == 0:
 			gone[id] = all || visible[id.PIDNamespace]
 		default:
-			start, err := t.startTime(pid)
-			gone[id] = err != nil || start != id.StartTime
+			start, err := t.startTime(at.pid)
+			gone[id] = err != nil || start != at.start
 		}
 	}
 	return gone, nil
 }
 
-// find goes through the process table once and notes where the processes of ids are.
+// find goes through the process table once and notes where the processes of ids are. A start time is shifted by the time
+// namespace of who reads it; so where a process is in another one than we, it says nothing and the pid alone counts.
 func (t *Table) find(ids []source.ProcessID) error {
 	names, err := t.list()
 	if err != nil {
 		return err
 	}
-	wanted := map[source.ProcessID]bool{}
+	wanted := map[number][]source.ProcessID{}
 	for _, id := range ids {
-		wanted[id] = true
+		by := number{id.PIDNamespace, id.PID}
+		wanted[by] = append(wanted[by], id)
 		if _, found := t.tracker.host[id]; !found {
-			t.tracker.host[id] = 0
+			t.tracker.host[id] = place{}
 		}
 	}
+	ownClock := t.clock("self")
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
-		id, err := t.identify(pid)
+		found, err := t.identify(pid)
 		if err != nil {
 			continue // it ended in between, or is another user's
 		}
-		t.tracker.visible[id.PIDNamespace] = true
-		if wanted[id] {
-			t.tracker.host[id] = pid
+		t.tracker.visible[found.PIDNamespace] = true
+		for _, id := range wanted[number{found.PIDNamespace, found.PID}] {
+			if id.StartTime == found.StartTime || t.clock(name) != ownClock {
+				t.tracker.host[id] = place{pid, found.StartTime}
+			}
 		}
 	}
 	return nil
 }
 
-// identify says who a process is in its own pid namespace.
+// clock names the time namespace of a process; empty where the kernel has none.
+func (t *Table) clock(name string) string {
+	target, err := os.Readlink(filepath.Join(t.root, "proc", name, "ns/time"))
+	if err != nil {
+		return ""
+	}
+	return target
+}
+
+// identify says who a process is in its own pid namespace, with the start time as we see it.
 func (t *Table) identify(pid int) (source.ProcessID, error) {
 	namespace, err := namespaceInode(t.path(pid, "ns/pid"))
 	if err != nil {

@@ -4,6 +4,7 @@
 package procs
 
 import (
+	"bufio"
 	"errors"
 	"io/fs"
 	"os"
@@ -11,12 +12,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/internal/require"
 )
 
 const (
@@ -208,4 +211,59 @@ func FuzzParseCgroup(f *testing.F) {
 			t.Errorf("pod %q made up from %q", found, text)
 		}
 	})
+}
+
+// A process of another time namespace reads another start time of itself than we do, and is not taken for dead.
+func TestGoneInATimeNamespace(t *testing.T) {
+	require.Root(t)
+	require.Tool(t, "unshare")
+	command := exec.Command("unshare", "--time", "--boottime", "10000", "--fork", "sh", "-c", "cat /proc/$$/stat; echo; exec sleep 60")
+	stdout, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	command.Stderr = &stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+		_ = command.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.Need(t, "timens", err == nil, "cannot make a time namespace: "+stderr.String())
+	fields := strings.Fields(line)
+	pid, pidErr := strconv.Atoi(fields[0])
+	start, startErr := strconv.ParseUint(fields[21], 10, 64)
+	if err := errors.Join(pidErr, startErr); err != nil {
+		t.Fatal(err)
+	}
+	table := New("/")
+	id := self(t, table, pid)
+	if id.StartTime == start {
+		t.Fatal("the start times do not differ: this test shows nothing")
+	}
+	id.StartTime = start // as the process itself knows it
+	for range 2 {        // the second time from memory
+		if gone, err := table.Gone([]source.ProcessID{id}); gone[id] || err != nil {
+			t.Errorf("gone: %v, %v", gone, err)
+		}
+	}
+	if err := syscall.Kill(-command.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		gone, err := table.Gone([]source.ProcessID{id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gone[id] {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a killed process is not gone")
+		}
+	}
 }
