@@ -90,7 +90,7 @@ func replace(path string, mode fs.FileMode, fill func(*os.File) error) error {
 	}
 	dirFD := int(handle.Fd())
 	if err := unix.Renameat(dirFD, temp, dirFD, base); err != nil {
-		return fmt.Errorf("rename to %s: %w", path, errors.Join(err, unlink(dirFD, temp)))
+		return fmt.Errorf("rename to %s: %w", path, errors.Join(err, unlink(dirFD, temp, base)))
 	}
 	if err := handle.Sync(); err != nil {
 		return fmt.Errorf("sync directory of %s: %w", path, err)
@@ -98,7 +98,8 @@ func replace(path string, mode fs.FileMode, fill func(*os.File) error) error {
 	return nil
 }
 
-// createTemp makes a complete, synced temporary file beside base and returns its name; on an error it is gone.
+// createTemp makes a complete, synced temporary file beside base and returns its name; on an error it is gone. Errors
+// name base: a caller that reports a fault once compares their texts, and the temporary name is another one each time.
 func createTemp(dir *os.File, base string, mode fs.FileMode, fill func(*os.File) error) (string, error) {
 	nonce := make([]byte, nonceBytes)
 	if _, err := rand.Read(nonce); err != nil {
@@ -109,9 +110,9 @@ func createTemp(dir *os.File, base string, mode fs.FileMode, fill func(*os.File)
 	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(dirFD, name, flags, 0o600)
 	if err != nil {
-		return "", &fs.PathError{Op: "create", Path: name, Err: err}
+		return "", &fs.PathError{Op: "create temporary file of", Path: base, Err: err}
 	}
-	f := os.NewFile(uintptr(fd), name)
+	f := os.NewFile(uintptr(fd), base)
 	err = fill(f)
 	if err == nil {
 		err = f.Chmod(mode)
@@ -123,14 +124,14 @@ func createTemp(dir *os.File, base string, mode fs.FileMode, fill func(*os.File)
 		err = closeErr
 	}
 	if err != nil {
-		return "", errors.Join(err, unlink(dirFD, name))
+		return "", errors.Join(err, unlink(dirFD, name, base))
 	}
 	return name, nil
 }
 
-func unlink(dirFD int, name string) error {
+func unlink(dirFD int, name, base string) error {
 	if err := unix.Unlinkat(dirFD, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "remove", Path: name, Err: err}
+		return &fs.PathError{Op: "remove temporary file of", Path: base, Err: err}
 	}
 	return nil
 }

@@ -153,6 +153,20 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("error %v, want ENOSPC inside", err)
 	}
 	checkOnly(t, dir, "f", "old")
+	checkSameFault(t, path, make([]byte, 1<<20))
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	checkSameFault(t, path, nil)
+}
+
+// checkSameFault checks that a fault that lasts has one text, however often it is met.
+func checkSameFault(t *testing.T, path string, data []byte) {
+	t.Helper()
+	first, second := WriteFile(path, data, 0o644), WriteFile(path, data, 0o644)
+	if first == nil || second == nil || first.Error() != second.Error() {
+		t.Errorf("the same fault twice:\n%v\n%v", first, second)
+	}
 }
 
 func TestIsTemp(t *testing.T) {
