@@ -89,7 +89,7 @@ func newNode(t *testing.T) *node {
 	if err := os.Mkdir(n.config.TextfileDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	n.parts = parts{gpus: n.gpus, procRoot: t.TempDir(), mountPages: makePagesDir, releaseAge: time.Nanosecond,
+	n.parts = parts{gpus: n.gpus, procRoot: t.TempDir(), mountPages: makePagesDir, releaseAge: time.Second,
 		timing: plugin.Timing{Poll: 50 * time.Millisecond, BackoffFirst: 100 * time.Millisecond}}
 	if err := os.Mkdir(filepath.Join(n.parts.procRoot, "proc"), 0o755); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -70,9 +71,12 @@ func grow(t *testing.T, path string, stop *atomic.Bool, full *atomic.Int64) {
 	defer file.Close()
 	chunk := make([]byte, 1<<20)
 	for !stop.Load() {
-		end, err := file.Seek(0, 2)
+		end, err := file.Seek(0, io.SeekEnd)
 		if err == nil {
 			_, err = file.WriteAt(chunk, end)
+		}
+		if err == nil {
+			err = unix.Fallocate(int(file.Fd()), 0, end, int64(len(chunk))*8)
 		}
 		if err != nil {
 			full.Add(1)
@@ -89,7 +93,7 @@ func TestGrowingPagesKeepNobodyOut(t *testing.T) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop.Store(true)
-	const growers, newcomers = 3, 300
+	const growers, newcomers = 8, 100
 	for number := range growers {
 		record := storedRecord(directory, number)
 		if err := store.Create(record); err != nil {

@@ -118,6 +118,9 @@ func Create(dir string, l Limits) (err error) {
 }
 
 func fillDirectory(dir string, limits, usage page) error {
+	if err := os.Chmod(dir, 0o711); err != nil { // whatever the umask
+		return err
+	}
 	handle, err := openDirectory(dir)
 	if err != nil {
 		return err
@@ -127,9 +130,6 @@ func fillDirectory(dir string, limits, usage page) error {
 		return err
 	}
 	if err := createFile(handle, UsageFile, 0o666, usage.bytes()); err != nil {
-		return err
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
 		return err
 	}
 	return syncDirectory(dir)
