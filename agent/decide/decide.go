@@ -31,9 +31,15 @@ type Policy struct {
 // State is what has to be remembered between ticks. The zero value is the start.
 type State struct {
 	GPUs   map[string]GPUState
-	Absent map[string]int // ticks in a row in which an allocation was lost, by its key
+	Absent map[string]Absence // allocations that are lost, by key
 	// TamperedTotal counts how often a page was found changed by its container.
 	TamperedTotal uint64
+}
+
+// Absence is for how long an allocation is lost.
+type Absence struct {
+	Ticks int       // in a row
+	Since time.Time // Snapshot.At of the first of them
 }
 
 // Decisions are what one tick asks for.

@@ -60,7 +60,7 @@ func runCase(t *testing.T, text string) {
 func parseTick(t *testing.T, text string) (*monitor.Snapshot, []string) {
 	t.Helper()
 	sources := map[string]string{"nvml": "up", "ledger": "up", "pages": "up", "procs": "up", "kubelet": "up"}
-	snapshot := &monitor.Snapshot{}
+	snapshot := &monitor.Snapshot{At: time.Unix(0, 0)}
 	var want []string
 	for line := range strings.SplitSeq(text, "\n") {
 		line = strings.TrimSpace(line)
@@ -71,6 +71,8 @@ func parseTick(t *testing.T, text string) (*monitor.Snapshot, []string) {
 		switch words[0] {
 		case "want":
 			want = append(want, strings.TrimSpace(strings.TrimPrefix(line, "want")))
+		case "at":
+			snapshot.At = snapshot.At.Add(time.Duration(number(t, words[1])) * time.Second)
 		case "source":
 			sources[words[1]] = words[2]
 		case "gpu":

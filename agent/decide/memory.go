@@ -29,10 +29,10 @@ type AllocationVerdict struct {
 
 // judgeAllocations looks at each allocation. Release needs all of: it is lost (see lost) for Policy.ReleaseAfter ticks
 // in a row in which the kubelet's record was read, it is older than Policy.ReleaseAge, and no process of its pod is
-// known to run.
-func judgeAllocations(snapshot *monitor.Snapshot, policy Policy, absent map[string]int) (
-	[]AllocationVerdict, map[string]int) {
-	next := map[string]int{}
+// known to run. It is as old at least as it is lost: its date says nothing where the clock was set back after it.
+func judgeAllocations(snapshot *monitor.Snapshot, policy Policy, absent map[string]Absence) (
+	[]AllocationVerdict, map[string]Absence) {
+	next := map[string]Absence{}
 	var verdicts []AllocationVerdict
 	kubeletUp := snapshot.SourceUp(monitor.SourceKubelet)
 	for _, allocation := range snapshot.Allocations {
@@ -42,14 +42,20 @@ func judgeAllocations(snapshot *monitor.Snapshot, policy Policy, absent map[stri
 		switch {
 		case !kubeletUp:
 			// Nothing was learnt: neither a trace nor its absence.
-			if ticks := absent[allocation.Key]; ticks > 0 {
-				next[allocation.Key] = ticks
+			if absence, lasts := absent[allocation.Key]; lasts {
+				next[allocation.Key] = absence
 			}
 		case reason != "":
-			next[allocation.Key] = absent[allocation.Key] + 1
+			absence, lasts := absent[allocation.Key]
+			if !lasts {
+				absence.Since = snapshot.At
+			}
+			absence.Ticks++
+			next[allocation.Key] = absence
 		}
-		if kubeletUp && reason != "" && next[allocation.Key] >= policy.ReleaseAfter &&
-			allocation.Age > policy.ReleaseAge && !mayRun(snapshot, allocation) {
+		age := max(allocation.Age, snapshot.At.Sub(next[allocation.Key].Since))
+		if kubeletUp && reason != "" && next[allocation.Key].Ticks >= policy.ReleaseAfter &&
+			age > policy.ReleaseAge && !mayRun(snapshot, allocation) {
 			verdict.Release, verdict.Reason = true, reason
 		}
 		verdicts = append(verdicts, verdict)
