@@ -73,13 +73,20 @@ static void erase(struct stripe *stripe, struct vgpu_block *block) {
 }
 
 int vgpu_block_put(const struct vgpu_block *block) {
+  struct vgpu_block old;
+  return vgpu_block_put_over(block, &old);
+}
+
+int vgpu_block_put_over(const struct vgpu_block *block, struct vgpu_block *old) {
   struct stripe *stripe = stripe_of(hash_of(block->key));
   int result = 0;
+  old->block_class = VGPU_BLOCK_NONE;
   vgpu_spin_lock(&stripe->lock);
   if (stripe->count * 2 >= stripe->capacity) result = grow(stripe);
   if (stripe->count + 1 < stripe->capacity) {
     struct vgpu_block *place = probe(stripe, block->block_class, block->key);
     stripe->count += place->block_class == VGPU_BLOCK_NONE;
+    *old = *place;
     *place = *block;
     result = 0; /* fuller than it should be, if it could not grow */
   }

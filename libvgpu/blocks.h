@@ -41,6 +41,9 @@ struct vgpu_block {
 /* 0, or -ENOMEM when the table cannot grow. Replaces a block of the same class and key. */
 int vgpu_block_put(const struct vgpu_block *block);
 
+/* The same, with what it replaced in *old; class VGPU_BLOCK_NONE: nothing. */
+int vgpu_block_put_over(const struct vgpu_block *block, struct vgpu_block *old);
+
 /* Takes a block out. */
 bool vgpu_block_take(enum vgpu_block_class block_class, uint64_t key, struct vgpu_block *block);
 

@@ -83,7 +83,11 @@ bool vgpu_claim_keep(struct vgpu_claim *claim, enum vgpu_block_class block_class
                              .kind = (uint8_t)claim->kind,
                              .book = vgpu_book_number(claim->place.book),
                              .index = (uint8_t)claim->place.index};
-  return vgpu_block_put(&block) == 0;
+  struct vgpu_block old;
+  if (vgpu_block_put_over(&block, &old) != 0) return false;
+  /* The driver gives a pointer out again: what was there ended with a context that another thread is destroying. */
+  if (__builtin_expect(old.block_class == VGPU_BLOCK_POINTER, 0)) vgpu_block_release(&old);
+  return true;
 }
 
 void vgpu_block_release(const struct vgpu_block *block) {

@@ -33,10 +33,20 @@ static void unreference(CUmemGenericAllocationHandle handle) {
   if (vgpu_block_add_references(VGPU_BLOCK_HANDLE, handle, -1, &block)) vgpu_block_release(&block);
 }
 
+/* The reference goes before the driver is asked, which may give the handle out again at once. */
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   __typeof__(&cuMemRelease) real = VGPU_REAL(cuMemRelease);
-  CUresult result = real ? real(handle) : CUDA_ERROR_NOT_INITIALIZED;
-  if (result == CUDA_SUCCESS && vgpu_is_limiting()) unreference(handle);
+  struct vgpu_block block;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!vgpu_is_limiting()) return real(handle);
+  vgpu_check_fork();
+  bool is_last = vgpu_block_add_references(VGPU_BLOCK_HANDLE, handle, -1, &block);
+  CUresult result = real(handle);
+  if (is_last) {
+    block.references = 1;
+    return vgpu_free_end(true, &block, result);
+  }
+  if (result != CUDA_SUCCESS) vgpu_block_add_references(VGPU_BLOCK_HANDLE, handle, 1, &block);
   return result;
 }
 
@@ -67,15 +77,25 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
   return result;
 }
 
+/* The range may begin a mapping of another thread as soon as the driver has unmapped it: its first one is taken before. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
   __typeof__(&cuMemUnmap) real = VGPU_REAL(cuMemUnmap);
   struct vgpu_block mapping;
-  CUresult result = real ? real(pointer, bytes) : CUDA_ERROR_NOT_INITIALIZED;
-  if (result != CUDA_SUCCESS || !vgpu_is_limiting()) return result;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!vgpu_is_limiting()) return real(pointer, bytes);
+  vgpu_check_fork();
+  bool is_ours = vgpu_block_take(VGPU_BLOCK_MAPPING, pointer, &mapping);
+  CUresult result = real(pointer, bytes);
+  if (!is_ours) return result;
+  if (result != CUDA_SUCCESS) {
+    mapping.references = 1;
+    vgpu_block_put(&mapping);
+    return result;
+  }
   uint64_t end = pointer + bytes;
-  while (pointer < end && vgpu_block_take(VGPU_BLOCK_MAPPING, pointer, &mapping)) {
+  do {
     unreference(mapping.link);
     pointer += mapping.bytes;
-  }
+  } while (pointer < end && vgpu_block_take(VGPU_BLOCK_MAPPING, pointer, &mapping));
   return result;
 }

@@ -143,8 +143,10 @@ enum vgpu_look vgpu_process_look(const struct vgpu_process *self, const struct v
     stat_path(other->pid, path);
     if (read_stat(path, &stat) == 0) {
       bool zombie = (stat.state == 'Z' || stat.state == 'X') && stat.num_threads <= 1;
-      bool replaced = differs(stat.start_time, other->start_time) || differs(stat.start_stack, other->start_stack);
-      return zombie || replaced ? VGPU_LOOK_DEAD : VGPU_LOOK_ALIVE;
+      if (zombie || differs(stat.start_stack, other->start_stack)) {
+        return VGPU_LOOK_DEAD;
+      }
+      return differs(stat.start_time, other->start_time) ? VGPU_LOOK_OTHER : VGPU_LOOK_ALIVE;
     }
   }
   long result = vgpu_sys_kill((int)other->pid, 0);

@@ -93,12 +93,12 @@ static bool is_dead(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64
     return false;
   }
   enum vgpu_look look = vgpu_process_look(&book->self, &process);
-  if (has_lock && (look == VGPU_LOOK_UNKNOWN || look == VGPU_LOOK_SELF)) {
+  if (has_lock && look != VGPU_LOOK_ALIVE && look != VGPU_LOOK_DEAD) {
     enum vgpu_look by_lock = vgpu_life_look(book, owner);
     look = by_lock != VGPU_LOOK_UNKNOWN ? by_lock : look;
   }
   bool is_older = (int32_t)(epoch - vgpu_load_relaxed(&book->limits->epoch)) < 0;
-  return is_older ? look != VGPU_LOOK_ALIVE : look == VGPU_LOOK_DEAD || look == VGPU_LOOK_SELF;
+  return is_older ? look != VGPU_LOOK_ALIVE : look != VGPU_LOOK_ALIVE && look != VGPU_LOOK_UNKNOWN;
 }
 
 /* Moves the counters of dead `owner` to the device totals, once. They no longer change, and are read before
@@ -184,7 +184,7 @@ uint32_t vgpu_slot_reap_unready(struct vgpu_book *book, bool every) {
     struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
     struct vgpu_process process = claimer_of(book, slot, seen[i]);
     enum vgpu_look look = vgpu_process_look(&book->self, &process);
-    if (seen[i] != 0 && vgpu_load(&slot->ready) != seen[i] && look == VGPU_LOOK_DEAD) {
+    if (seen[i] != 0 && vgpu_load(&slot->ready) != seen[i] && (look == VGPU_LOOK_DEAD || look == VGPU_LOOK_OTHER)) {
       freed += swap(&slot->owner, seen[i], 0);
     }
   }

@@ -65,6 +65,16 @@ static void test_references(void) {
   CHECK(!vgpu_block_add_references(VGPU_BLOCK_HANDLE, 7, -1, &got), "gone");
 }
 
+/* A pointer that the driver gives out again while the end of its old context is under way. */
+static void test_replaced(void) {
+  struct vgpu_block first = block_of(VGPU_BLOCK_POINTER, 4096, 100), second = block_of(VGPU_BLOCK_POINTER, 4096, 7), got;
+  CHECK_EQUAL(vgpu_block_put_over(&first, &got), 0, "put");
+  CHECK_EQUAL(got.block_class, VGPU_BLOCK_NONE, "nothing was there");
+  CHECK_EQUAL(vgpu_block_put_over(&second, &got), 0, "put over it");
+  CHECK(got.block_class == VGPU_BLOCK_POINTER && got.bytes == 100, "the first one comes out");
+  CHECK(vgpu_block_take(VGPU_BLOCK_POINTER, 4096, &got) && got.bytes == 7, "the second one is there");
+}
+
 static void test_contexts(void) {
   struct vgpu_block got;
   for (uint64_t i = 0; i < 10000; i++) {
@@ -110,6 +120,7 @@ int main(void) {
   test_many();
   test_classes();
   test_references();
+  test_replaced();
   test_contexts();
   test_threads();
   vgpu_blocks_forget();

@@ -153,6 +153,7 @@ static void test_pid_reuse(void) {
   struct vgpu_book *book = open_book(pair);
   CHECK_EQUAL(vgpu_reserve(book, 0, DEVICE, 400), -ENOMEM);
   vgpu_slot_at(book, 0)->start_time--;
+  vgpu_slot_at(book, 0)->life_lock = 0;
   CHECK_EQUAL(vgpu_reserve(book, 0, DEVICE, 400), 0);
   end_child(pid);
   close_book(book);

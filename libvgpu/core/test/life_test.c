@@ -68,6 +68,21 @@ static void test_other_namespace(void) {
   free_pair(pair);
 }
 
+/* In another time namespace the same process has another start time. */
+static void test_other_clock(void) {
+  struct pair pair = make_pair(1, LIMIT);
+  struct vgpu_book *book = open_book(pair);
+  pid_t pid = start_child(pair, 900, false);
+  struct vgpu_usage_slot *slot = vgpu_slot_at(book, 0);
+  slot->pid_namespace -= 1; /* in ours after all */
+  slot->start_time += 10000;
+  CHECK_EQUAL(vgpu_reserve(book, 0, DEVICE, 101), -ENOMEM);
+  end_child(pid);
+  CHECK_EQUAL(vgpu_reserve(book, 0, DEVICE, LIMIT), 0);
+  close_book(book);
+  free_pair(pair);
+}
+
 /* Without a lock a process of another namespace counts until the epoch is raised. */
 static void test_without_lock(void) {
   struct pair pair = make_pair(1, LIMIT);
@@ -158,6 +173,7 @@ static void test_earlier_program(void) {
 
 int main(void) {
   test_other_namespace();
+  test_other_clock();
   test_without_lock();
   test_closed();
   test_reused_number();

@@ -114,7 +114,7 @@ static void test_child(void) {
 
   struct vgpu_process other = child;
   other.start_time--; /* the pid was used again */
-  CHECK_EQUAL(vgpu_process_look(&self, &other), VGPU_LOOK_DEAD);
+  CHECK_EQUAL(vgpu_process_look(&self, &other), VGPU_LOOK_OTHER);
   other = child;
   other.start_stack += 16; /* execve */
   CHECK_EQUAL(vgpu_process_look(&self, &other), VGPU_LOOK_DEAD);
