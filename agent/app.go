@@ -109,12 +109,15 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 
 // open builds every part, in the order in which they need each other.
 func (a *app) open() error {
+	if err := checkDirectories(a.config); err != nil {
+		return fmt.Errorf("check configuration: %w", err)
+	}
 	lock, err := lockState(a.config.StateDir)
 	if err != nil {
 		return err
 	}
 	a.onClose(func(context.Context) error { return lock.Close() })
-	if a.books, err = ledger.Open(filepath.Join(a.config.StateDir, "records")); err != nil {
+	if a.books, err = ledger.Open(filepath.Join(a.config.StateDir, recordsDirectory)); err != nil {
 		return fmt.Errorf("open ledger: %w", err)
 	}
 	for _, aside := range a.books.SetAside() {
@@ -147,7 +150,7 @@ func pluginConfig(config Config, buildID string, timing plugin.Timing) plugin.Co
 	}
 }
 
-func libraryDir(config Config) string { return filepath.Join(config.StateDir, "library") }
+func libraryDir(config Config) string { return filepath.Join(config.StateDir, libraryDirectory) }
 
 func (a *app) openSources() {
 	gpus := a.parts.gpus

@@ -106,6 +106,9 @@ func loadConfig(command *cobra.Command, environ []string) (Config, error) {
 		}
 		config.values["library"] = config.Library
 	}
+	if err := checkOverlap(config, filepath.Clean); err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
 	return config, nil
 }
 

@@ -38,7 +38,7 @@ func lockState(directory string) (*os.File, error) {
 	if err := os.MkdirAll(directory, stateMode); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	path := filepath.Join(directory, "lock")
+	path := filepath.Join(directory, lockFile)
 	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, lockMode)
 	if err != nil {
 		return nil, fmt.Errorf("open lock of state directory: %w", err)
