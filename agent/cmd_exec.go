@@ -49,7 +49,9 @@ given by its full UUID.
 
 Signals are passed on, and the command's exit code is returned: 128+n when a signal n ended it; 125 when the slice
 could not be made, 126 when the command cannot be executed, 127 when there is no such command. Programs that are
-linked statically or that change their user id do not load libvgpu and are not limited.
+linked statically or that change their user id do not load libvgpu and are not limited, nor are those that start with an
+emptied environment (env -i) or another LD_PRELOAD. In a container only static ones are not: there libvgpu is named in
+/etc/ld.so.preload, not in the environment. A vgpud exec within another, or within a container, only lowers the limit.
 
 AMOUNT is ` + quantityRule + `.`,
 		Example: "  vgpud exec --memory 4Gi -- gmx mdrun -s bench.tpr",

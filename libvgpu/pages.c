@@ -67,8 +67,8 @@ static void *map_file(int directory, const char *name, int flags, int protection
 }
 
 /* `file` is that of the usage page, -1: none. */
-static int open_book(struct vgpu_pages *pages, const void *limits, size_t limits_bytes, void *usage,
-                     size_t usage_bytes, int file) {
+static int open_book(struct vgpu_pages *pages, const void *limits, size_t limits_bytes, void *usage, size_t usage_bytes,
+                     int file) {
   struct vgpu_book *book = &pages->books[pages->count];
   int result = vgpu_book_open(book, limits, limits_bytes, usage, usage_bytes);
   if (result != 0 && file >= 0) vgpu_sys_close(file);

@@ -9,14 +9,14 @@
 #include "sys.h"
 
 enum {
-  HIGH_NUMBER = 1000,  /* where programs that count descriptors from 0 do not meet it, */
-  LOWER_NUMBER = 100,  /* or here under a lower limit */
-  COMMAND_DUP = 1030,  /* F_DUPFD_CLOEXEC */
-  COMMAND_GET = 36,    /* F_OFD_GETLK */
-  COMMAND_SET = 37,    /* F_OFD_SETLK */
-  TYPE_WRITE = 1,      /* F_WRLCK */
-  TYPE_NONE = 2,       /* F_UNLCK */
-  STAT_WORDS = 32,     /* more than struct stat has; it begins with the device and the inode */
+  HIGH_NUMBER = 1000, /* where programs that count descriptors from 0 do not meet it, */
+  LOWER_NUMBER = 100, /* or here under a lower limit */
+  COMMAND_DUP = 1030, /* F_DUPFD_CLOEXEC */
+  COMMAND_GET = 36,   /* F_OFD_GETLK */
+  COMMAND_SET = 37,   /* F_OFD_SETLK */
+  TYPE_WRITE = 1,     /* F_WRLCK */
+  TYPE_NONE = 2,      /* F_UNLCK */
+  STAT_WORDS = 32,    /* more than struct stat has; it begins with the device and the inode */
   PATH_BYTES = 32
 };
 

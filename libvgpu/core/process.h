@@ -30,10 +30,10 @@ uint32_t vgpu_process_pid(void);
 enum vgpu_look {
   VGPU_LOOK_UNKNOWN, /* cannot be told: of another pid namespace, or out of sight */
   VGPU_LOOK_ALIVE,
-  VGPU_LOOK_DEAD, /* certainly gone: no such process, a zombie without living threads, a reused pid, or a program that
+  VGPU_LOOK_DEAD,  /* certainly gone: no such process, a zombie without living threads, a reused pid, or a program that
                      was replaced by execve (its device memory went with it) */
   VGPU_LOOK_OTHER, /* its pid is another process's by now; or its own, and its clock another (time_namespaces(7)) */
-  VGPU_LOOK_SELF  /* this very process; so an earlier program of it, if it is not this one's own registration */
+  VGPU_LOOK_SELF   /* this very process; so an earlier program of it, if it is not this one's own registration */
 };
 
 /* What has become of `other`. */

@@ -23,9 +23,9 @@
 /* This process's private view; zeroed by the caller, never in shared memory. After a fork the child has a
  * copy and takes a slot of its own at its first call. */
 struct vgpu_book {
-  const struct vgpu_limits_page *limits; /* read-only mapping; the agent writes it at any time */
-  struct vgpu_usage_page *usage;         /* shared mapping; every process of the container writes it */
-  uint32_t *fork_canary;                 /* on a page that the kernel wipes in a forked child (MADV_WIPEONFORK);
+  const struct vgpu_limits_page *limits;    /* read-only mapping; the agent writes it at any time */
+  struct vgpu_usage_page *usage;            /* shared mapping; every process of the container writes it */
+  uint32_t *fork_canary;                    /* on a page that the kernel wipes in a forked child (MADV_WIPEONFORK);
                                             set to 1 here when this process registers; NULL: ask the kernel for
                                             the pid each time. The caller sets it after vgpu_book_open */
   uint64_t ceiling_bytes[VGPU_MAX_DEVICES]; /* of this process alone, beside the page's limit. Lowered by the caller
@@ -35,9 +35,9 @@ struct vgpu_book {
   uint64_t file_namespace; /* and in which pid namespace */
   uint64_t file_id[2];     /* device and inode, to know it again */
   uint32_t is_locked;      /* our registration has its lock there */
-  uint32_t device_count;                 /* validated copy */
-  uint32_t slot_count;                   /* validated copy */
-  uint32_t lock;                         /* atomic; pid of the process whose thread is inside, 0: nobody. The words
+  uint32_t device_count;   /* validated copy */
+  uint32_t slot_count;     /* validated copy */
+  uint32_t lock;           /* atomic; pid of the process whose thread is inside, 0: nobody. The words
                                             below are written inside only */
   uint32_t slot_index;
   uint64_t token;        /* atomic; our slot's owner value, 0: no slot yet */

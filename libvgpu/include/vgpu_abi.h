@@ -105,10 +105,10 @@ struct vgpu_usage_slot {
   uint64_t start_time;    /* /proc/PID/stat field 22: clock ticks after boot; 0: unknown */
   uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
   uint32_t epoch;         /* of the limits page, when the slot was taken */
-  uint32_t life_lock;   /* VGPU_LIFE_LOCKED: while the owner lives it holds an open file description's write lock
+  uint32_t life_lock;     /* VGPU_LIFE_LOCKED: while the owner lives it holds an open file description's write lock
                            (fcntl F_OFD_SETLK) on byte `owner & INT64_MAX` of this file; 0: it has none */
-  uint64_t start_stack; /* /proc/PID/stat field 28: tells a program that execve replaced; 0: unknown */
-  uint64_t folded;      /* atomic; token whose counters went into vgpu_usage_device already */
+  uint64_t start_stack;   /* /proc/PID/stat field 28: tells a program that execve replaced; 0: unknown */
+  uint64_t folded;        /* atomic; token whose counters went into vgpu_usage_device already */
   uint64_t reserved2;
 };
 

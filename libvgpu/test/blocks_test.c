@@ -67,7 +67,8 @@ static void test_references(void) {
 
 /* A pointer that the driver gives out again while the end of its old context is under way. */
 static void test_replaced(void) {
-  struct vgpu_block first = block_of(VGPU_BLOCK_POINTER, 4096, 100), second = block_of(VGPU_BLOCK_POINTER, 4096, 7), got;
+  struct vgpu_block first = block_of(VGPU_BLOCK_POINTER, 4096, 100), second = block_of(VGPU_BLOCK_POINTER, 4096, 7),
+                    got;
   CHECK_EQUAL(vgpu_block_put_over(&first, &got), 0, "put");
   CHECK_EQUAL(got.block_class, VGPU_BLOCK_NONE, "nothing was there");
   CHECK_EQUAL(vgpu_block_put_over(&second, &got), 0, "put over it");

@@ -163,7 +163,7 @@ static void test_earlier_program(void) {
   struct vgpu_book *before = open_book(pair), *after = open_book(pair);
   CHECK_EQUAL(vgpu_reserve(before, 0, DEVICE, 900), 0);
   CHECK_EQUAL(vgpu_reserve(after, 0, DEVICE, 101), -ENOMEM); /* another book of this program */
-  close(before->file);                                      /* as execve does */
+  close(before->file);                                       /* as execve does */
   CHECK_EQUAL(vgpu_reserve(after, 0, DEVICE, 101), 0);
   own_slot(after)->life_lock = 0; /* without a lock it is an earlier one in any case */
   CHECK_EQUAL(vgpu_reserve(before, 0, DEVICE, 100), 0);

@@ -22,6 +22,9 @@ gpusim reset-high-water >/dev/null
 race "1000 kills" "$bin/race" kill 1000 8 $((1000 * MIB))
 check "high-water mark is never above the limit" -- [ "$(high_water)" -le $((1000 * MIB)) ]
 check "and gets there" -- [ "$(high_water)" = $((1000 * MIB)) ]
+pages "$work/lowered" k1 "$(uuid_of 0)=$((4000 * MIB))"
+run "the environment lowers it for racers" env LD_PRELOAD="$work/lowered/libvgpu.so" CUDA_DEVICE_MEMORY_LIMIT=1000m \
+  "$bin/race" burst 8 300 3 50
 # Standalone processes that share a state file share the limit.
 run "a shared state file" env LD_PRELOAD="$lib" CUDA_DEVICE_MEMORY_LIMIT=1000m \
   CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/shared-cache" "$bin/race" burst 8 300 3 20
