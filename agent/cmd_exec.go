@@ -48,14 +48,18 @@ CUDA_VISIBLE_DEVICES is set to the chosen GPU unless it is set already. Where NV
 given by its full UUID.
 
 Signals are passed on, and the command's exit code is returned: 128+n when a signal n ended it; 125 when the slice
-could not be made, 126 when the command cannot be executed, 127 when there is no such command. Programs that are
-linked statically or that change their user id do not load libvgpu and are not limited, nor are those that start with an
-emptied environment (env -i) or another LD_PRELOAD. In a container only static ones are not: there libvgpu is named in
-/etc/ld.so.preload, not in the environment. A vgpud exec within another, or within a container, only lowers the limit.
+could not be made, 126 when the command cannot be executed, 127 when there is no such command. Programs that the command
+leaves running stay limited; the slice's files go at a later vgpud exec.
+
+Not limited are programs that do not load libvgpu, which is named in LD_PRELOAD: those that are linked statically or change
+their user id, those that are started with an emptied environment (env -i) or another LD_PRELOAD, and what other services
+start for the command (at, sbatch, docker run). A vgpud exec within another, or within a container, only lowers the limit.
 
 AMOUNT is ` + quantityRule + `.`,
 		Example: "  vgpud exec --memory 4Gi -- gmx mdrun -s bench.tpr",
 		Args:    cobra.MinimumNArgs(1),
+
+		DisableFlagsInUseLine: true, // flags behind COMMAND are the command's
 		RunE: func(command *cobra.Command, arguments []string) error {
 			code, err := runExec(command.Context(), options, arguments, environment())
 			if err == nil && code == 0 {

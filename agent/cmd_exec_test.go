@@ -425,3 +425,18 @@ func TestExecAsOrdinaryUser(t *testing.T) {
 		checkEmpty(t, base)
 	}
 }
+
+// The help says what is not held, and where the flags end.
+func TestExecHelp(t *testing.T) {
+	command, _ := vgpudExec(t, "--help")
+	out, err := command.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Join(strings.Fields(string(out)), " ")
+	for _, part := range []string{"linked statically", "change their user id", "env -i", "another LD_PRELOAD", "sbatch", "-- COMMAND [ARGUMENT...] Examples:"} {
+		if !strings.Contains(words, part) {
+			t.Errorf("the help lacks %q:\n%s", part, out)
+		}
+	}
+}
