@@ -84,7 +84,8 @@ static CUresult begin(struct vgpu_claim *claim, CUmemoryPool *pool, size_t bytes
   if (!vgpu_is_limiting()) return CUDA_SUCCESS;
   vgpu_check_fork();
   if (*pool && vgpu_pool_is_gone(*pool)) return CUDA_ERROR_INVALID_VALUE;
-  struct vgpu_device *device = device_of_stream(stream, &why);
+  struct vgpu_device *device = *pool ? vgpu_pool_device(*pool) : NULL;
+  if (!device) device = device_of_stream(stream, &why);
   if (!device) return why;
   __typeof__(&cuDeviceGetMemPool) get = VGPU_REAL(cuDeviceGetMemPool);
   if (!*pool) why = get ? get(pool, device->ordinal) : CUDA_ERROR_NOT_INITIALIZED;
@@ -183,6 +184,17 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
   bool is_ours = vgpu_free_begin(VGPU_BLOCK_POINTER, pointer, &block);
   CUresult result = vgpu_free_end(is_ours, &block, real(pointer, stream));
   vgpu_pools_refresh();
+  return result;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+  __typeof__(&cuMemPoolCreate) real = VGPU_REAL(cuMemPoolCreate);
+  CUresult result = real ? real(pool, properties) : CUDA_ERROR_NOT_INITIALIZED, why;
+  if (result != CUDA_SUCCESS || !properties || !vgpu_is_limiting()) return result;
+  vgpu_check_fork();
+  bool is_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  struct vgpu_device *device = is_device ? vgpu_device_at(properties->location.id, &why) : NULL;
+  if (device) vgpu_pool_note(*pool, device);
   return result;
 }
 

@@ -14,7 +14,8 @@ enum { FIRST_CAPACITY = 64, MAX_CHUNK_BYTES = 64 << 20 };
 
 struct pool {
   CUmemoryPool handle;
-  struct vgpu_place place; /* where it is charged */
+  struct vgpu_place place;    /* where it is charged; book NULL: nothing was charged yet */
+  struct vgpu_device *device; /* that it is on; NULL: not told */
   uint64_t charged_bytes;
   bool is_leaving; /* the program has destroyed it */
 };
@@ -54,7 +55,7 @@ static struct pool *entry_of(CUmemoryPool handle, const struct vgpu_place *place
 
 /* The pool is gone, and with it all that it held. */
 static void remove_entry(struct pool *pool) {
-  vgpu_release(pool->place.book, pool->place.index, VGPU_KIND_POOL, pool->charged_bytes);
+  if (pool->place.book) vgpu_release(pool->place.book, pool->place.index, VGPU_KIND_POOL, pool->charged_bytes);
   if (pool->is_leaving) __atomic_sub_fetch(&leaving_count, 1, __ATOMIC_RELAXED);
   *pool = pools[vgpu_pool_count - 1];
   __atomic_store_n(&vgpu_pool_count, vgpu_pool_count - 1, __ATOMIC_RELAXED);
@@ -108,7 +109,8 @@ bool vgpu_pool_settle(CUmemoryPool handle, struct vgpu_claim *claim, CUresult re
   bool is_new = !pool && claim && result == CUDA_SUCCESS;
   bool is_told = (pool || is_new) && reserved_bytes(handle, &held);
   if (is_told && is_new) pool = entry_of(handle, &claim->place);
-  if (is_told && pool) {
+  if (is_told && pool && claim && !pool->place.book) pool->place = claim->place;
+  if (is_told && pool && pool->place.book) {
     if (claim) learn_chunk(claim->device, held, held > pool->charged_bytes + claim->bytes);
     fits = settle(pool, held, claim);
   } else if (claim && result != CUDA_SUCCESS) {
@@ -136,7 +138,7 @@ __attribute__((noinline, cold)) void vgpu_pools_settle_all(void) {
     struct pool *pool = &pools[i];
     if (pool->is_leaving) {
       if (finish_leaving(pool)) remove_entry(pool);
-    } else if (reserved_bytes(pool->handle, &held)) {
+    } else if (pool->place.book && reserved_bytes(pool->handle, &held)) {
       settle(pool, held, NULL);
     }
   }
@@ -186,7 +188,8 @@ bool vgpu_pool_leave(CUmemoryPool handle) {
   uint64_t held = 0;
   vgpu_spin_lock(&lock);
   struct pool *pool = entry_of(handle, NULL);
-  bool is_leaving = pool && !pool->is_leaving && reserved_bytes(handle, &held) && held > 0 && retire(handle);
+  bool is_leaving =
+      pool && pool->place.book && !pool->is_leaving && reserved_bytes(handle, &held) && held > 0 && retire(handle);
   if (is_leaving) {
     pool->is_leaving = true;
     __atomic_add_fetch(&leaving_count, 1, __ATOMIC_RELAXED);
@@ -194,6 +197,37 @@ bool vgpu_pool_leave(CUmemoryPool handle) {
   vgpu_spin_unlock(&lock);
   if (is_leaving) vgpu_pools_refresh();
   return is_leaving;
+}
+
+void vgpu_pool_note(CUmemoryPool handle, struct vgpu_device *device) {
+  static const struct vgpu_place nowhere;
+  vgpu_spin_lock(&lock);
+  struct pool *pool = entry_of(handle, &nowhere);
+  if (pool) pool->device = device;
+  vgpu_spin_unlock(&lock);
+}
+
+/* The device whose default pool it is; NULL. */
+static struct vgpu_device *device_of_default(CUmemoryPool handle) {
+  __typeof__(&cuDeviceGetCount) count = VGPU_REAL(cuDeviceGetCount);
+  __typeof__(&cuDeviceGetDefaultMemPool) get = VGPU_REAL(cuDeviceGetDefaultMemPool);
+  CUmemoryPool pool;
+  CUresult why;
+  int total = 0;
+  if (!count || !get || count(&total) != CUDA_SUCCESS) return NULL;
+  for (int i = 0; i < total; i++) {
+    if (get(&pool, i) == CUDA_SUCCESS && pool == handle) return vgpu_device_at(i, &why);
+  }
+  return NULL;
+}
+
+struct vgpu_device *vgpu_pool_device(CUmemoryPool handle) {
+  if (vgpu_has_one_device()) return NULL;
+  vgpu_spin_lock(&lock);
+  const struct pool *pool = entry_of(handle, NULL);
+  struct vgpu_device *device = pool ? pool->device : NULL;
+  vgpu_spin_unlock(&lock);
+  return device ? device : device_of_default(handle);
 }
 
 bool vgpu_pool_is_gone(CUmemoryPool handle) {

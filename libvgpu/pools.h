@@ -36,6 +36,12 @@ bool vgpu_pools_make_room(void);
  * this one settles may be its. Ended by vgpu_pool_settle. */
 void vgpu_pool_in_flight(const struct vgpu_claim *claim);
 
+/* Notes which device a new pool is on. */
+void vgpu_pool_note(CUmemoryPool pool, struct vgpu_device *device);
+
+/* The device that a pool is on, which may be another than the stream's; NULL: the stream's will do. */
+struct vgpu_device *vgpu_pool_device(CUmemoryPool pool);
+
 /* The program destroys a pool. While blocks of it are in use, or their frees are under way, the driver would keep it
  * out of sight until they end; so the driver is asked only when the pool is empty, by the settling of pools, and its
  * charge ends then. True: the pool is gone for the program. False: ask the driver now. */

@@ -110,7 +110,17 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
 CUresult cuMemFree(CUdeviceptr_v1 pointer);
 CUresult cuMemFree_v2(CUdeviceptr pointer);
 
+typedef struct {
+  int allocation_type;
+  int handle_types;
+  CUmemLocation location;
+  void *win32_security_attributes;
+  size_t max_bytes;
+  uint8_t reserved[56];
+} CUmemPoolProps;
+
 /* Hooked: stream-ordered memory. */
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties);
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream);
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream);

@@ -1,25 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * pools.c - pools that a program makes and destroys: pools many | destroyed | current | failed, in 1000 MiB.
+ * pools.c - pools that a program makes and destroys: pools many | destroyed | current | failed, in 1000 MiB; pools
+ * other-device.
  */
 #include "driver.h"
 
-struct pool_properties {
-  int allocation_type, handle_types, location_type, location;
-  void *security;
-  size_t max_bytes;
-  unsigned short usage;
-  unsigned char reserved[54];
-};
-
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct pool_properties *properties);
-
-static CUmemoryPool new_pool(void) {
-  struct pool_properties properties = {.allocation_type = 1, .location_type = 1};
+static CUmemoryPool new_pool_on(CUdevice device) {
+  CUmemPoolProps properties = {.allocation_type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
   CUmemoryPool pool = NULL;
   CHECK_EQUAL(cuMemPoolCreate(&pool, &properties), 0, "create");
   return pool;
+}
+
+static CUmemoryPool new_pool(void) {
+  return new_pool_on(0);
 }
 
 static CUresult use(CUmemoryPool pool, uint64_t bytes) {
@@ -92,12 +87,32 @@ static void test_failed(void) {
   CHECK_EQUAL(used_bytes(), 0, "used at the end");
 }
 
+/* Memory of a pool of device 1, which has 100 MiB, that is asked for on a stream of device 0. */
+static void test_other_device(void) {
+  CUmemoryPool pools[2] = {new_pool_on(1), NULL};
+  CHECK_EQUAL(cuDeviceGetDefaultMemPool(&pools[1], 1), 0, "its default pool");
+  for (int i = 0; i < 2; i++) {
+    CUdeviceptr pointer, other;
+    CHECK_EQUAL(cuMemAllocFromPoolAsync(&other, 200 * MIB, pools[i], NULL), CUDA_ERROR_OUT_OF_MEMORY, "200 MiB");
+    CHECK_EQUAL(cuMemAllocFromPoolAsync(&pointer, 60 * MIB, pools[i], NULL), 0, "60 MiB");
+    CHECK_EQUAL(cuMemAllocFromPoolAsync(&other, 60 * MIB, pools[i], NULL), CUDA_ERROR_OUT_OF_MEMORY, "120 MiB");
+    CHECK_EQUAL(used_bytes(), 0, "used on device 0");
+    use_device(1);
+    CHECK_EQUAL(used_bytes(), 60 * MIB, "used on device 1");
+    CHECK_EQUAL(cuMemFreeAsync(pointer, NULL), 0, "free");
+    CHECK_EQUAL(cuStreamSynchronize(NULL), 0, "synchronize");
+    CHECK_EQUAL(used_bytes(), 0, "used at the end");
+    use_device(0);
+  }
+}
+
 int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "";
   use_device(0);
   if (strcmp(name, "many") == 0) test_many();
   if (strcmp(name, "destroyed") == 0) test_destroyed();
   if (strcmp(name, "current") == 0) test_current();
+  if (strcmp(name, "other-device") == 0) test_other_device();
   if (strcmp(name, "failed") == 0) test_failed();
   CHECK(check_passed > 0, "no such case: %s", name);
   return check_done();
