@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,11 +80,38 @@ func TestLockState(t *testing.T) {
 		t.Errorf("a second lock: %v", err)
 	}
 	lock.Close()
+	if err := os.Chmod(filepath.Join(directory, lockFile), 0o644); err != nil { // as an older agent left it
+		t.Fatal(err)
+	}
 	again, err := lockState(directory)
 	if err != nil {
 		t.Fatalf("after the first has gone: %v", err)
 	}
-	again.Close()
+	defer again.Close()
+	// Who can open it can lock it, and keep the agent from starting.
+	if info, err := os.Stat(filepath.Join(directory, lockFile)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the lock: %v, %v", info.Mode(), err)
+	}
+}
+
+// The process that is named holds the lock; what a killed agent wrote is not repeated.
+func TestLockHolder(t *testing.T) {
+	directory := filepath.Join(shortTemp(t), "state")
+	lock, err := lockState(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	for text, holder := range map[string]string{
+		strconv.Itoa(os.Getpid()) + "\n": "process " + strconv.Itoa(os.Getpid()), "4194305\n": "unknown", "1\n": "unknown", "": "unknown", "x": "unknown",
+	} {
+		if err := errors.Join(lock.Truncate(0), os.WriteFile(lock.Name(), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lockState(directory); err == nil || !strings.Contains(err.Error(), holder) || holder == "unknown" && strings.Contains(err.Error(), "process "+strings.TrimSpace(text)+" ") {
+			t.Errorf("lock file with %q: %v, want %s", text, err, holder)
+		}
+	}
 }
 
 // vgpudRun prepares `vgpud run` on a node's directories.
