@@ -222,9 +222,9 @@ func TestPagesDirectoryGoesAway(t *testing.T) {
 		mounted bool
 		away    func(*node) error
 	}{
-		"removed":               {false, remove},
-		"replaced":              {false, replace},
-		"unmounted":             {true, unmount},
+		"removed":   {false, remove},
+		"replaced":  {false, replace},
+		"unmounted": {true, unmount},
 		"unmounted and removed": {true, func(n *node) error {
 			for {
 				if err := errors.Join(unmount(n), remove(n)); !errors.Is(err, unix.EBUSY) { // mounted again in between
