@@ -153,6 +153,7 @@ static void test_fork(void) {
   CHECK_EQUAL(vgpu_reserve(observer, 0, DEVICE, 800), 0);
   close(ready[0]);
   close(ready[1]);
+  close_book(book);
   close_book(observer);
   free_pair(pair);
 }
@@ -167,6 +168,7 @@ static void test_earlier_program(void) {
   CHECK_EQUAL(vgpu_reserve(after, 0, DEVICE, 101), 0);
   own_slot(after)->life_lock = 0; /* without a lock it is an earlier one in any case */
   CHECK_EQUAL(vgpu_reserve(before, 0, DEVICE, 100), 0);
+  close_book(before);
   close_book(after);
   free_pair(pair);
 }
