@@ -250,8 +250,12 @@ func TestImpossibleConfigurationIsRefusedAtStart(t *testing.T) {
 			change(n)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			if err := runAgent(ctx, n.config, slog.New(slog.DiscardHandler), n.parts); err == nil {
+			log := &logBuffer{}
+			if err := runAgent(ctx, n.config, slog.New(slog.NewTextHandler(log, nil)), n.parts); err == nil {
 				t.Error("the agent ran")
+			}
+			if strings.Contains(log.String(), "stopped") {
+				t.Errorf("what never started says that it has stopped:\n%s", log)
 			}
 			if attempts := n.kubelet.Attempts(); attempts != 0 {
 				t.Errorf("%d registrations", attempts)
