@@ -27,8 +27,7 @@ static void drop(CUcontext context) {
   vgpu_pools_refresh();
 }
 
-CUresult cuCtxDestroy_v2(CUcontext context) {
-  __typeof__(&cuCtxDestroy_v2) real = VGPU_REAL(cuCtxDestroy_v2);
+static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   prepare();
   CUresult result = real(context);
@@ -36,13 +35,12 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   return result;
 }
 
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  return destroy(VGPU_REAL(cuCtxDestroy_v2), context);
+}
+
 CUresult cuCtxDestroy(CUcontext context) {
-  __typeof__(&cuCtxDestroy) real = VGPU_REAL(cuCtxDestroy);
-  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  prepare();
-  CUresult result = real(context);
-  if (result == CUDA_SUCCESS && vgpu_is_limiting()) drop(context);
-  return result;
+  return destroy(VGPU_REAL(cuCtxDestroy), context);
 }
 
 static bool is_active(CUdevice device) {

@@ -14,6 +14,7 @@
 struct stream_calls {
   __typeof__(&cuStreamIsCapturing) is_capturing;
   __typeof__(&cuStreamSynchronize) synchronize;
+  __typeof__(&cuMemFreeAsync) free_async;
 };
 
 static uint64_t grown_bytes(const struct vgpu_device *device, uint64_t bytes) {
@@ -97,12 +98,12 @@ static CUresult begin(struct vgpu_claim *claim, CUmemoryPool *pool, size_t bytes
 
 /* Settles after the driver's answer. Growth past the limit is undone, and so is what cannot be kept account of. */
 static CUresult end(struct vgpu_claim *claim, CUmemoryPool pool, CUresult result, const CUdeviceptr *pointer,
-                    CUstream stream, __typeof__(&cuMemFreeAsync) free_async) {
+                    CUstream stream, const struct stream_calls *calls) {
   if (!claim->place.book) return result;
   bool fits = vgpu_pool_settle(pool, claim, result);
-  if (result != CUDA_SUCCESS || !free_async) return result;
+  if (result != CUDA_SUCCESS || !calls->free_async) return result;
   if (fits && vgpu_claim_keep(claim, VGPU_BLOCK_POINTER, *pointer, NULL)) return result;
-  free_async(*pointer, stream);
+  calls->free_async(*pointer, stream);
   vgpu_claim_drop(claim);
   make_room(pool, stream, NULL);
   vgpu_device_count_refusal(claim->device);
@@ -110,81 +111,71 @@ static CUresult end(struct vgpu_claim *claim, CUmemoryPool pool, CUresult result
 }
 
 static struct stream_calls plain_calls(void) {
-  return (struct stream_calls){VGPU_REAL(cuStreamIsCapturing), VGPU_REAL(cuStreamSynchronize)};
+  return (struct stream_calls){VGPU_REAL(cuStreamIsCapturing), VGPU_REAL(cuStreamSynchronize),
+                               VGPU_REAL(cuMemFreeAsync)};
 }
 
 static struct stream_calls per_thread_calls(void) {
-  return (struct stream_calls){VGPU_REAL(cuStreamIsCapturing_ptsz), VGPU_REAL(cuStreamSynchronize_ptsz)};
+  return (struct stream_calls){VGPU_REAL(cuStreamIsCapturing_ptsz), VGPU_REAL(cuStreamSynchronize_ptsz),
+                               VGPU_REAL(cuMemFreeAsync_ptsz)};
+}
+
+static CUresult allocate(__typeof__(&cuMemAllocAsync) real, CUdeviceptr *pointer, size_t bytes, CUstream stream,
+                         const struct stream_calls *calls) {
+  struct vgpu_claim claim;
+  CUmemoryPool pool = NULL;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!pointer || bytes == 0) return real(pointer, bytes, stream);
+  CUresult refused = begin(&claim, &pool, bytes, stream, calls);
+  if (refused != CUDA_SUCCESS) return refused;
+  return end(&claim, pool, real(pointer, bytes, stream), pointer, stream, calls);
+}
+
+static CUresult allocate_from(__typeof__(&cuMemAllocFromPoolAsync) real, CUdeviceptr *pointer, size_t bytes,
+                              CUmemoryPool pool, CUstream stream, const struct stream_calls *calls) {
+  struct vgpu_claim claim;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!pointer || bytes == 0 || !pool) return real(pointer, bytes, pool, stream);
+  CUresult refused = begin(&claim, &pool, bytes, stream, calls);
+  if (refused != CUDA_SUCCESS) return refused;
+  return end(&claim, pool, real(pointer, bytes, pool, stream), pointer, stream, calls);
+}
+
+static CUresult free_in_stream(__typeof__(&cuMemFreeAsync) real, CUdeviceptr pointer, CUstream stream) {
+  struct vgpu_block block;
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  bool is_ours = vgpu_free_begin(VGPU_BLOCK_POINTER, pointer, &block);
+  CUresult result = vgpu_free_end(is_ours, &block, real(pointer, stream));
+  vgpu_pools_refresh();
+  return result;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-  __typeof__(&cuMemAllocAsync) real = VGPU_REAL(cuMemAllocAsync);
-  struct vgpu_claim claim;
-  CUmemoryPool pool = NULL;
-  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!pointer || bytes == 0) return real(pointer, bytes, stream);
   struct stream_calls calls = plain_calls();
-  CUresult refused = begin(&claim, &pool, bytes, stream, &calls);
-  if (refused != CUDA_SUCCESS) return refused;
-  CUresult result = real(pointer, bytes, stream);
-  return end(&claim, pool, result, pointer, stream, VGPU_REAL(cuMemFreeAsync));
+  return allocate(VGPU_REAL(cuMemAllocAsync), pointer, bytes, stream, &calls);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-  __typeof__(&cuMemAllocAsync_ptsz) real = VGPU_REAL(cuMemAllocAsync_ptsz);
-  struct vgpu_claim claim;
-  CUmemoryPool pool = NULL;
-  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!pointer || bytes == 0) return real(pointer, bytes, stream);
   struct stream_calls calls = per_thread_calls();
-  CUresult refused = begin(&claim, &pool, bytes, stream, &calls);
-  if (refused != CUDA_SUCCESS) return refused;
-  CUresult result = real(pointer, bytes, stream);
-  return end(&claim, pool, result, pointer, stream, VGPU_REAL(cuMemFreeAsync_ptsz));
+  return allocate(VGPU_REAL(cuMemAllocAsync_ptsz), pointer, bytes, stream, &calls);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  __typeof__(&cuMemAllocFromPoolAsync) real = VGPU_REAL(cuMemAllocFromPoolAsync);
-  struct vgpu_claim claim;
-  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!pointer || bytes == 0 || !pool) return real(pointer, bytes, pool, stream);
   struct stream_calls calls = plain_calls();
-  CUresult refused = begin(&claim, &pool, bytes, stream, &calls);
-  if (refused != CUDA_SUCCESS) return refused;
-  CUresult result = real(pointer, bytes, pool, stream);
-  return end(&claim, pool, result, pointer, stream, VGPU_REAL(cuMemFreeAsync));
+  return allocate_from(VGPU_REAL(cuMemAllocFromPoolAsync), pointer, bytes, pool, stream, &calls);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  __typeof__(&cuMemAllocFromPoolAsync_ptsz) real = VGPU_REAL(cuMemAllocFromPoolAsync_ptsz);
-  struct vgpu_claim claim;
-  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!pointer || bytes == 0 || !pool) return real(pointer, bytes, pool, stream);
   struct stream_calls calls = per_thread_calls();
-  CUresult refused = begin(&claim, &pool, bytes, stream, &calls);
-  if (refused != CUDA_SUCCESS) return refused;
-  CUresult result = real(pointer, bytes, pool, stream);
-  return end(&claim, pool, result, pointer, stream, VGPU_REAL(cuMemFreeAsync_ptsz));
+  return allocate_from(VGPU_REAL(cuMemAllocFromPoolAsync_ptsz), pointer, bytes, pool, stream, &calls);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  __typeof__(&cuMemFreeAsync) real = VGPU_REAL(cuMemFreeAsync);
-  struct vgpu_block block;
-  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  bool is_ours = vgpu_free_begin(VGPU_BLOCK_POINTER, pointer, &block);
-  CUresult result = vgpu_free_end(is_ours, &block, real(pointer, stream));
-  vgpu_pools_refresh();
-  return result;
+  return free_in_stream(VGPU_REAL(cuMemFreeAsync), pointer, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-  __typeof__(&cuMemFreeAsync_ptsz) real = VGPU_REAL(cuMemFreeAsync_ptsz);
-  struct vgpu_block block;
-  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  bool is_ours = vgpu_free_begin(VGPU_BLOCK_POINTER, pointer, &block);
-  CUresult result = vgpu_free_end(is_ours, &block, real(pointer, stream));
-  vgpu_pools_refresh();
-  return result;
+  return free_in_stream(VGPU_REAL(cuMemFreeAsync_ptsz), pointer, stream);
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * spin.h - locks of the threads of one process, held for a few instructions and never over a driver call.
+ * spin.h - locks of the threads of one process, held for a few instructions. Over a driver call only in two places, both
+ * a query that changes nothing and calls nobody back: pools.c asks what a pool holds, so that an older answer is never
+ * used after a newer one; blocks.c asks for a block's context, so that the block is not freed meanwhile.
  */
 #ifndef VGPU_SPIN_H
 #define VGPU_SPIN_H
