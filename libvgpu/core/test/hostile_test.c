@@ -116,6 +116,8 @@ int main(void) {
   }
   if (checks_failed != 0) {
     printf("VGPU_SEED=%llu\n", (unsigned long long)start);
+  } else {
+    checks_passed = 1; /* one test, however many rounds this machine had time for */
   }
   return check_end();
 }
