@@ -42,8 +42,7 @@ code=0
 wait "$test_pid" || code=$?
 test_pid=
 wait # for tee
-count() { grep -c -E "^ *--- $1: " "$log" || true; }
-passed=$(count PASS) failed=$(count FAIL) skipped=$(count SKIP)
 echo "end-to-end tests took $((SECONDS - started)) s; logs are in build/e2e/run/logs"
-echo "$passed passed, $failed failed, $skipped skipped"
+(cd "$here/../.." && go build -o "$out/tally" ./scripts/tally)
+go tool test2json -p e2e <"$log" | "$out/tally" -go || code=${code/#0/1}
 exit "$code"
