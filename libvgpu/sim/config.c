@@ -15,23 +15,31 @@
 
 /* Public data-sheet figures. To add a model, add a line. */
 struct model {
-  const char *name; /* what the driver calls it; also chosen by any part of it, e.g. "H100" */
+  const char *short_name, *name; /* either chooses it; name is what the driver calls it */
   uint64_t memory_mib;
   uint32_t sms, major, minor, sm_mhz, memory_mhz, bus_bits, l2_mib, watts, pci_id;
   uint64_t dram_gbps, pcie_gbps;
 };
 static const struct model models[] = {
-    {"NVIDIA A100-SXM4-80GB", 81920, 108, 8, 0, 1410, 1593, 5120, 40, 400, 0x20b210de, 2039, 25},
-    {"NVIDIA A100-PCIE-40GB", 40960, 108, 8, 0, 1410, 1215, 5120, 40, 250, 0x20f110de, 1555, 25},
-    {"NVIDIA H100 80GB HBM3", 81559, 132, 9, 0, 1980, 2619, 5120, 50, 700, 0x233010de, 3350, 55},
-    {"NVIDIA L40S", 46068, 142, 8, 9, 2520, 9001, 384, 96, 350, 0x26b910de, 864, 25},
-    {"NVIDIA L4", 23034, 58, 8, 9, 2040, 6251, 192, 48, 72, 0x27b810de, 300, 25},
-    {"Tesla T4", 15360, 40, 7, 5, 1590, 5001, 256, 4, 70, 0x1eb810de, 320, 12},
-    {"Tesla V100-SXM2-32GB", 32768, 80, 7, 0, 1530, 877, 4096, 6, 300, 0x1db510de, 900, 12},
+    {"A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", 81920, 108, 8, 0, 1410, 1593, 5120, 40, 400, 0x20b210de, 2039, 25},
+    {"A100-PCIE-40GB", "NVIDIA A100-PCIE-40GB", 40960, 108, 8, 0, 1410, 1215, 5120, 40, 250, 0x20f110de, 1555, 25},
+    {"H100", "NVIDIA H100 80GB HBM3", 81559, 132, 9, 0, 1980, 2619, 5120, 50, 700, 0x233010de, 3350, 55},
+    {"L40S", "NVIDIA L40S", 46068, 142, 8, 9, 2520, 9001, 384, 96, 350, 0x26b910de, 864, 25},
+    {"L4", "NVIDIA L4", 23034, 58, 8, 9, 2040, 6251, 192, 48, 72, 0x27b810de, 300, 25},
+    {"T4", "Tesla T4", 15360, 40, 7, 5, 1590, 5001, 256, 4, 70, 0x1eb810de, 320, 12},
+    {"V100", "Tesla V100-SXM2-32GB", 32768, 80, 7, 0, 1530, 877, 4096, 6, 300, 0x1db510de, 900, 12},
 };
 
 static int complain(const char *where, const char *what) {
   fprintf(stderr, "gpusim: %s: %s\n", where, what);
+  return -EINVAL;
+}
+
+static int complain_about_model(const char *value) {
+  fprintf(stderr, "gpusim: model: there is no \"%s\", only", value);
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+    fprintf(stderr, "%s %s", i ? "," : "", models[i].short_name);
+  fputc('\n', stderr);
   return -EINVAL;
 }
 
@@ -118,7 +126,7 @@ static bool set_uuid(struct gs_card *card, const char *text) {
 
 static bool set_model(struct gs_card *card, const char *value) {
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-    if (!strstr(models[i].name, value)) continue;
+    if (strcmp(models[i].short_name, value) != 0 && strcmp(models[i].name, value) != 0) continue;
     apply_model(card, &models[i]);
     return true;
   }
@@ -225,7 +233,7 @@ static int apply_lines(struct gs_region *region, char *text, const char *path, b
     char *value = trim(equals + 1);
     int result = apply(region, key, value);
     if (result == 0) return complain(key, "unknown key");
-    if (result < 0) return complain(key, "bad value");
+    if (result < 0) return is_model ? complain_about_model(value) : complain(key, "bad value");
   }
   return 0;
 }

@@ -19,7 +19,8 @@ static const char help[] =
     "  gpusim [--dir DIR] COMMAND ...        DIR: default $GPUSIM_DIR, else /run/gpusim\n"
     "\n"
     "  init [--gpus N] [--memory SIZE] [--set KEY=VALUE]...\n"
-    "      Makes DIR, writes DIR/config and starts afresh. Processes that use the old cards keep them.\n"
+    "      Makes DIR, writes DIR/config, starts afresh and prints the cards. Processes that use the old cards keep\n"
+    "      them.\n"
     "      Keys of the machine: gpus (1), driver_version (535.261.03), cuda_version (12020), context_overhead (0),\n"
     "        pitch_alignment (512), kernel_ns (0: duration of kernels whose name states none),\n"
     "        memory_backing (real; none: addresses only, for benchmarks), device_nodes (0; 1: /dev/nvidiaN needed)\n"
@@ -32,8 +33,10 @@ static const char help[] =
     "  reset-high-water\n"
     "      The highest memory use ever seen becomes the present one.\n"
     "  fault set --call NAME --result CODE [--gpu N] [--pid P] [--count N] [--after K] [--delay MS]\n"
-    "      Makes calls fail. NAME: an exported function, \"nvml*\" matches by its beginning; a _ptsz or _ptds variant\n"
-    "      counts as its plain namesake. CODE: what the call returns instead of doing its work; 0 only delays it.\n"
+    "      Makes calls fail. NAME: an exported function, cuMemAlloc_v2 for what C programs write as cuMemAlloc; "
+    "\"nvml*\"\n"
+    "      matches by its beginning; a _ptsz or _ptds variant counts as its plain namesake. CODE: what the call "
+    "returns instead of doing its work; 0 only delays it.\n"
     "      gpu: only calls about that card; pid: only that process (as it sees itself); count: so many times\n"
     "      (default: until cleared); after: let K matching calls through first.\n"
     "  fault list | fault clear [--call NAME]\n"
@@ -51,8 +54,9 @@ static const char help[] =
 bool tool_attach(void) {
   int result = gs_attach(GS_KIND_WATCH);
   if (result == 0) return true;
-  fprintf(stderr, "gpusim: %s: %s\n", gs_directory(),
-          result == -EPROTO ? "a region of another version; run init" : strerror(-result));
+  if (result != -EINVAL) /* a bad config was said already */
+    fprintf(stderr, "gpusim: %s: %s\n", gs_directory(),
+            result == -EPROTO ? "a region of another version; run init" : strerror(-result));
   return false;
 }
 
@@ -88,6 +92,10 @@ int main(int count, char **arguments) {
   if (at >= count || strcmp(arguments[at], "--help") == 0 || strcmp(arguments[at], "help") == 0) {
     fputs(help, at >= count ? stderr : stdout);
     return at >= count ? 2 : 0;
+  }
+  if (strcmp(arguments[count - 1], "--help") == 0) { /* gpusim COMMAND --help */
+    fputs(help, stdout);
+    return 0;
   }
   /* --dir is also taken behind the command, where people put it. */
   for (int i = at + 1; i + 1 < count; i++) {

@@ -16,6 +16,9 @@ int tool_xid(int count, char **arguments);
 int tool_wait(int count, char **arguments);
 int tool_reset(int count, char **arguments);
 
+/* Cards and who holds how much of them, for people. The caller is attached. */
+void tool_print_cards(void);
+
 /* Attaches, or says why not on stderr. */
 bool tool_attach(void);
 

@@ -25,6 +25,18 @@ static int mark(struct gs_fault *fault, const char *call) {
   return marked;
 }
 
+/* Says that `call` has a newer variant, which is what programs call that are compiled with today's headers. */
+static void hint(const char *call) {
+  size_t length = strlen(call);
+  for (int i = 0; gs_functions[i].name; i++) {
+    const char *name = gs_functions[i].name;
+    if (strncmp(name, call, length) != 0 || strncmp(name + length, "_v", 2) != 0 || strchr(name + length + 2, '_'))
+      continue;
+    fprintf(stderr, "gpusim: this is about %s alone; programs usually call %s\n", call, name);
+    return;
+  }
+}
+
 static int parse(int count, char **arguments, struct gs_fault *fault) {
   bool has_result = false;
   for (int i = 0; i < count; i++) {
@@ -62,6 +74,7 @@ static int set(int count, char **arguments) {
   int wrong = parse(count, arguments, &fault);
   if (wrong) return wrong;
   if (!tool_attach()) return 1;
+  hint(fault.call);
   for (int i = 0; i < GS_MAX_FAULTS; i++) {
     struct gs_fault *place = &gs_self.region->faults[i];
     if (place->armed) continue;

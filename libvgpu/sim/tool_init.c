@@ -65,5 +65,8 @@ int tool_init(int count, char **arguments) {
   fclose(memory);
   if (result == 0) result = publish(text);
   free(text);
-  return result != 0 ? result : tool_attach() ? 0 : 1;
+  if (result != 0) return result;
+  if (!tool_attach()) return 1;
+  tool_print_cards();
+  return 0;
 }

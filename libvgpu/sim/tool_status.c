@@ -39,14 +39,29 @@ static void print_text(const char *text) {
   putchar('"');
 }
 
+/* For people: whole MiB where it is that, else as exact as it has to be. */
+static void print_size(const char *label, uint64_t bytes) {
+  if (bytes >= 1 << 20 && bytes % (1 << 20) != 0)
+    printf("%s %.2f MiB", label, (double)bytes / (1 << 20));
+  else if (bytes % (1 << 20) == 0)
+    printf("%s %llu MiB", label, (unsigned long long)bytes >> 20);
+  else
+    printf("%s %llu bytes", label, (unsigned long long)bytes);
+}
+
 static void print_clients(struct gs_gpu *gpu, bool json) {
   const char *separator = "";
   for (uint32_t slot = 0; slot < client_slots(); slot++) {
     uint64_t held = __atomic_load_n(&gpu->held_bytes[slot], __ATOMIC_RELAXED);
     if (held == 0 || !gs_slot_alive(slot)) continue;
-    const char *form = json ? "%s{\"pid\": %d, \"used_bytes\": %llu}" : "%s      pid %-8d %15llu bytes\n";
-    printf(form, separator, gs_slot_pid(slot), (unsigned long long)held);
-    separator = json ? ", " : "";
+    if (json) {
+      printf("%s{\"pid\": %d, \"used_bytes\": %llu}", separator, gs_slot_pid(slot), (unsigned long long)held);
+      separator = ", ";
+    } else {
+      printf("       pid %d", gs_slot_pid(slot));
+      print_size(" holds", held);
+      putchar('\n');
+    }
   }
 }
 
@@ -84,17 +99,23 @@ static void print_json(void) {
   printf("\n}\n");
 }
 
-static void print_plain(void) {
+void tool_print_cards(void) {
   struct gs_region *region = gs_self.region;
   for (uint32_t i = 0; i < region->settings.gpu_count; i++) {
     struct gs_gpu *gpu = &region->gpus[i];
     uint64_t used = gs_memory_used(gpu);
     printf("GPU %u  %s  %s\n", i, gpu->card.name, gpu->card.uuid);
-    printf("      total %llu  reserved %llu  used %llu  high water %llu\n", (unsigned long long)gpu->card.memory_bytes,
-           (unsigned long long)gpu->card.reserved_bytes, (unsigned long long)used,
-           (unsigned long long)gpu->high_water_bytes);
+    print_size("       total", gpu->card.memory_bytes);
+    print_size(", reserved", gpu->card.reserved_bytes);
+    print_size(", used", used);
+    print_size(", high water", gpu->high_water_bytes);
+    putchar('\n');
     print_clients(gpu, false);
   }
+}
+
+static void print_plain(void) {
+  tool_print_cards();
   for (int i = 0; gs_functions[i].name; i++) {
     uint64_t calls = calls_of(i);
     if (calls == 0) continue;

@@ -103,7 +103,7 @@ static void run_case(size_t index, const char *directory) {
   setenv("GPUSIM_DIR", directory, 1);
   unsetenv("CUDA_VISIBLE_DEVICES");
   alarm(LONGEST_CASE_SECONDS);
-  snprintf(command, sizeof command, "%s/gpusim init %s", sim_directory, cases[index].arguments);
+  snprintf(command, sizeof command, "%s/gpusim init %s >/dev/null", sim_directory, cases[index].arguments);
   if (system(command) != 0) exit(EXIT_FAILED);
   cases[index].run();
   exit(0);

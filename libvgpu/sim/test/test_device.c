@@ -117,6 +117,17 @@ void test_bad_config_is_refused(void) {
   CHECK_EQUAL(run("%s/gpusim frobnicate 2>/dev/null", sim_directory), 2);
 }
 
+void test_tool_speaks_to_people(void) {
+  const char *tool = sim_directory;
+  CHECK_EQUAL(run("%s/gpusim init --set model=L4 | grep -q '^GPU 0  NVIDIA L4  '", tool), 0);
+  CHECK_EQUAL(run("%s/gpusim status | grep -q 'total 23034 MiB, '", tool), 0);
+  CHECK_EQUAL(run("%s/gpusim init --help | grep -q reset-high-water", tool), 0);
+  CHECK_EQUAL(run("%s/gpusim fault set --call cuMemAlloc --result 2 2>&1 | grep -q cuMemAlloc_v2", tool), 0);
+  CHECK_EQUAL(run("test -z \"$(%s/gpusim fault set --call cuMemAlloc_v2 --result 2 2>&1)\"", tool), 0);
+  CHECK_EQUAL(run("%s/gpusim init --set model=L5 2>&1 | grep -q 'L40S, L4, T4'", tool), 0);
+  CHECK_EQUAL(run("test \"$(%s/gpusim status 2>&1 | wc -l)\" = 1", tool), 0);
+}
+
 static long long held(void) {
   return (long long)status_number("used_bytes");
 }
