@@ -11,8 +11,11 @@
 //   client loop BYTES        hold BYTES, and allocate and free 1 MiB in turn until a signal; fail if ever given more
 //                            than the total
 //   client copy-check BYTES  copy a pattern to the device, across it and back; compare
+//
+// BYTES is a whole number without a unit.
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -214,11 +217,22 @@ static void wait_for_signal(void) {
   }
 }
 
+static size_t bytes_of(const char *text) {
+  char *end;
+  errno = 0;
+  unsigned long long bytes = strtoull(text, &end, 10);
+  if (*text < '0' || *text > '9' || *end != 0 || errno != 0) {
+    fprintf(stderr, "client: %s: a whole number of bytes is needed\n", text);
+    exit(2);
+  }
+  return bytes;
+}
+
 static void hold(const char *amount) {
   if (strcmp(amount, "all") == 0) {
     printf("held=%zu\n", fill());
   } else {
-    size_t bytes = strtoull(amount, NULL, 10);
+    size_t bytes = bytes_of(amount);
     check("cuMemAlloc", cuda.cuMemAlloc(&pieces[piece_count++], bytes));
     printf("held=%zu\n", bytes);
   }
@@ -272,6 +286,7 @@ int main(int argc, char **argv) {
   const char *command = argc > 1 ? argv[1] : "", *argument = argc > 2 ? argv[2] : NULL;
   struct sigaction action = {.sa_handler = on_signal};
   sigset_t held_back;
+  if (argument != NULL && strcmp(argument, "all") != 0) bytes_of(argument); // refused before a driver is opened
   sigemptyset(&held_back);
   sigaddset(&held_back, SIGTERM);
   sigaddset(&held_back, SIGINT);
@@ -294,11 +309,11 @@ int main(int argc, char **argv) {
   } else if (strcmp(command, "loop") == 0 && argument != NULL) {
     open_driver();
     use_device(0);
-    loop(strtoull(argument, NULL, 10));
+    loop(bytes_of(argument));
   } else if (strcmp(command, "copy-check") == 0 && argument != NULL) {
     open_driver();
     use_device(0);
-    copy_check(strtoull(argument, NULL, 10));
+    copy_check(bytes_of(argument));
   } else {
     fprintf(stderr, "usage: client info | fill | hold BYTES|all | loop BYTES | copy-check BYTES\n");
     return 2;
