@@ -18,7 +18,7 @@ export CGO_ENABLED := 1
 # What `vgpud version` and vgpud_build_info tell; only the link depends on it.
 REVISION := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),unknown)
 
-# A nested make takes our job server where there is one, and -j otherwise. V=1 shows its commands.
+# A nested make takes our job server where there is one, and -j otherwise. V=1 shows its commands, in tests too.
 SUBMAKE = $(MAKE) $(if $(V),,-s) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
 .PHONY: help build shim sim agent client demo test check e2e bench-shim test-gpu format docs tools clean need-build
@@ -54,7 +54,7 @@ demo: build ## Walk through vgpud on a simulated GPU: no GPU, no cluster, no roo
 	@$(OUT)/vgpud demo
 
 test: build ## Run all tests that need only a compiler, and count them
-	@OUT=$(OUT) scripts/test.sh
+	@OUT=$(OUT) V=$(V) scripts/test.sh
 
 check: tools ## Lint, formatting, exports, layering, generated docs
 	@OUT=$(OUT) scripts/check.sh

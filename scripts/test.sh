@@ -3,7 +3,7 @@
 # Copyright The vgpud Authors
 #
 # Runs the tests of every part, each to its end, and closes with one line: N passed, N failed, N skipped.
-# The parts' full output is kept in $OUT/test/*.log. Expects what `make build` builds.
+# The parts' full output is kept in $OUT/test/*.log. Expects what `make build` builds. V=1 shows the compilers' lines.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 OUT=${OUT:-$PWD/build}
@@ -22,9 +22,11 @@ part() { # part NAME COMMAND...: shows the output and keeps it
 
 go_tests() { go test -race -json ./... | "$OUT/tally" -go; }
 
-part core make -C libvgpu/core OUT="$OUT" test
-part libvgpu make -C libvgpu OUT="$OUT" test
-part sim make -C libvgpu/sim OUT="$OUT" test
+quiet=-s
+[ -z "${V:-}" ] || quiet=
+part core make $quiet -C libvgpu/core OUT="$OUT" test
+part libvgpu make $quiet -C libvgpu OUT="$OUT" test
+part sim make $quiet -C libvgpu/sim OUT="$OUT" test
 part go go_tests
 
 echo "== all parts"

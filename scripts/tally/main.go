@@ -58,10 +58,12 @@ func main() {
 
 var closingLine = regexp.MustCompile(`^(\d+) passed, (\d+) failed, (\d+) skipped$`)
 
-// tallyLogs sums the last closing line of each NAME=FILE and prints one row for each. A log without one, or
-// one that says that nothing ran, counts as one failure: its part died before it could say how it went.
+// tallyLogs sums the last closing line of each NAME=FILE and prints one row for each, and then the names of those
+// in which something failed. A log without one, or one that says that nothing ran, counts as one failure: its part
+// died before it could say how it went.
 func tallyLogs(args []string, out io.Writer) (counts, error) {
 	var total counts
+	var failing []string
 	for _, arg := range args {
 		name, path, ok := strings.Cut(arg, "=")
 		if !ok {
@@ -77,7 +79,13 @@ func tallyLogs(args []string, out io.Writer) (counts, error) {
 		} else {
 			fmt.Fprintf(out, "  %-10s %s\n", name, c)
 		}
+		if c.failed > 0 {
+			failing = append(failing, name+" ("+path+")")
+		}
 		total.add(c)
+	}
+	if len(failing) > 0 {
+		fmt.Fprintf(out, "failed: %s\n", strings.Join(failing, ", "))
 	}
 	return total, nil
 }

@@ -73,9 +73,14 @@ func TestTallyLogs(t *testing.T) {
 		t.Errorf("counts %v good=%v, want %v good", got, got.good(), want)
 	}
 	for _, bad := range []string{died, idle} {
+		out.Reset()
 		got, err = tallyLogs([]string{a, bad}, &out)
 		if err != nil {
 			t.Fatal(err)
+		}
+		name, path, _ := strings.Cut(bad, "=")
+		if want := "failed: " + name + " (" + path + ")\n"; !strings.HasSuffix(out.String(), want) {
+			t.Errorf("output %q does not end in %q", out.String(), want)
 		}
 		if got.good() || got.failed != 1 {
 			t.Errorf("%s: %v good=%v, want one failure", bad, got, got.good())
