@@ -6,6 +6,7 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -19,6 +20,18 @@ import (
 	"github.com/vgpud/vgpud/plugin"
 )
 
+// exitNoReader is what a shell shows of a program whose reader has gone.
+const exitNoReader = 128 + int(unix.SIGPIPE)
+
+// demoSignals end the demo. Under nohup it outlives its terminal.
+func demoSignals() []os.Signal {
+	signals := []os.Signal{unix.SIGTERM, unix.SIGINT}
+	if !signal.Ignored(unix.SIGHUP) {
+		signals = append(signals, unix.SIGHUP)
+	}
+	return signals
+}
+
 func newDemoCommand() *cobra.Command {
 	var options demo.Options
 	command := &cobra.Command{
@@ -29,12 +42,21 @@ recovers, an allocation, what a program in the slice sees, where it is refused, 
 cluster and no root, takes some seconds, and leaves nothing behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(command.Context(), unix.SIGTERM, unix.SIGINT)
+			ctx, stop := signal.NotifyContext(command.Context(), demoSignals()...)
 			defer stop()
+			// A reader that has gone (| head) is an error of the write, which cleans up, and not the end of the process.
+			signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 			if err := completeDemo(command, &options); err != nil {
 				return err
 			}
-			return demo.Run(ctx, options)
+			err := demo.Run(ctx, options)
+			if errors.Is(err, demo.ErrNoReader) {
+				if err.Error() == demo.ErrNoReader.Error() {
+					err = nil // no other fault came with it
+				}
+				return &exitError{exitNoReader, err}
+			}
+			return err
 		},
 	}
 	command.Flags().BoolVar(&options.JSON, "json", false, "print one JSON object per step")

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/demo"
 	"github.com/vgpud/vgpud/internal/require"
@@ -221,6 +222,114 @@ func TestDemoInterrupted(t *testing.T) {
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 		t.Errorf("left behind in the temporary directory: %v, %v", left, err)
+	}
+}
+
+// buildDemo prepares `vgpud demo` of the build, with a temporary directory of its own.
+func buildDemo(t *testing.T, arguments ...string) (cmd *exec.Cmd, tmp string) {
+	t.Helper()
+	build := require.Build(t)
+	require.Sim(t)
+	tmp = shortTemp(t)
+	t.Cleanup(func() {
+		mounts, _ := filepath.Glob(filepath.Join(tmp, "*", "pages"))
+		for _, path := range mounts {
+			_ = unix.Unmount(path, unix.MNT_DETACH)
+		}
+	})
+	cmd = exec.Command(filepath.Join(build, "vgpud"), append([]string{"demo"}, arguments...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	return cmd, tmp
+}
+
+// processesNaming counts the processes whose command line has text in it.
+func processesNaming(t *testing.T, text string) (count int) {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		if line, err := os.ReadFile(path); err == nil && bytes.Contains(line, []byte(text)) {
+			count++
+		}
+	}
+	return count
+}
+
+// TestDemoWithoutReader: `vgpud demo | head` leaves no process, no directory and no mount, and says nothing.
+func TestDemoWithoutReader(t *testing.T) {
+	for _, test := range []struct {
+		name, after string // the line after which nobody reads; empty: from the start
+		arguments   []string
+	}{
+		{"text", "2. ", nil},
+		{"JSON", "registration", []string{"--json"}},
+		{"never read", "", []string{"--json"}},
+		{"dry run", "", []string{"--dry-run"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd, tmp := buildDemo(t, test.arguments...)
+			output, end, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = end, &stderr
+			if test.after == "" {
+				output.Close()
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			end.Close()
+			if test.after != "" {
+				found := false
+				for lines := bufio.NewScanner(output); !found && lines.Scan(); {
+					found = strings.Contains(lines.Text(), test.after)
+				}
+				if !found {
+					t.Errorf("no line with %q", test.after)
+				}
+				output.Close()
+			}
+			if code := exitCode(t, cmd.Wait()); code != exitNoReader || stderr.Len() > 0 {
+				t.Errorf("exit code %d, want %d; stderr %q, want nothing", code, exitNoReader, stderr.String())
+			}
+			if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+				t.Errorf("left behind in the temporary directory: %v, %v", left, err)
+			}
+			if count := processesNaming(t, tmp); count != 0 {
+				t.Errorf("%d processes are left", count)
+			}
+		})
+	}
+}
+
+// TestDemoKilled: not even a demo that is killed leaves its agent.
+func TestDemoKilled(t *testing.T) {
+	cmd, tmp := buildDemo(t, "--json")
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(output); lines.Scan() && !strings.Contains(lines.Text(), "registration"); {
+		continue
+	}
+	if count := processesNaming(t, tmp); count != 1 {
+		t.Errorf("%d agents before, want one", count)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	for deadline := time.Now().Add(15 * time.Second); processesNaming(t, tmp) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the agent outlives its demo")
+		}
 	}
 }
 

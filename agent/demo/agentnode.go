@@ -76,7 +76,8 @@ func (a *agentNode) start(_ context.Context, kubeletDir string) (err error) {
 		"--tick-interval", "200ms")
 	cmd.Env = a.cards.environ()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for the demo
+	// A terminal's Ctrl-C is for the demo. A demo that is killed takes the agent with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start agent: %w", err)
 	}

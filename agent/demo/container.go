@@ -74,6 +74,7 @@ func (b *container) bare(ctx context.Context, args ...string) *exec.Cmd {
 func client(ctx context.Context, path string, env []string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	return cmd
 }
 

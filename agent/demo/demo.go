@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +73,9 @@ type stage struct {
 
 // Run shows the demo. It returns an error when any step did not come out as it should.
 func Run(ctx context.Context, o Options) (err error) {
+	// The kernel takes the end of the thread that started a process for the end of its parent (Pdeathsig).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	ctx, ended := context.WithCancelCause(ctx)

@@ -5,11 +5,16 @@ package demo
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"time"
 )
+
+// ErrNoReader is the end of a demo whose output nobody reads any more, as with `| head`. It was tidied up after.
+var ErrNoReader = errors.New("nobody reads the output any more")
 
 // textWidth is the width that prose is wrapped at, in columns.
 const textWidth = 96
@@ -42,8 +47,7 @@ func (n *narrator) show(s Step) error {
 		if err != nil {
 			return fmt.Errorf("encode step %s: %w", s.Name, err)
 		}
-		_, err = fmt.Fprintf(n.out, "%s\n", line)
-		return err
+		return n.write(string(line) + "\n")
 	}
 	n.count++
 	var text strings.Builder
@@ -55,7 +59,14 @@ func (n *narrator) show(s Step) error {
 		fmt.Fprintf(&text, "   %s %s\n", n.paint(faint, "│"), n.paintLine(line))
 	}
 	fmt.Fprintln(&text)
-	_, err := io.WriteString(n.out, text.String())
+	return n.write(text.String())
+}
+
+func (n *narrator) write(text string) error {
+	_, err := io.WriteString(n.out, text)
+	if errors.Is(err, syscall.EPIPE) {
+		return ErrNoReader
+	}
 	return err
 }
 
