@@ -209,43 +209,46 @@ func TestPageStoreCallsDoNotMix(t *testing.T) {
 // The directory of pages is removed or unmounted while containers run: it is made and mounted again within a tick,
 // without a tick new pods and new starts work, and it is said.
 func TestPagesDirectoryGoesAway(t *testing.T) {
-	// At one stroke, as a tick may come at any moment; what was there lies elsewhere, or its inode would be used again.
+	// What was there lies elsewhere, or its inode would be used again.
 	remove := func(n *node) error { return os.Rename(n.config.PagesDir, filepath.Join(t.TempDir(), "gone")) }
-	replace := func(n *node) error {
-		if err := errors.Join(remove(n), os.Mkdir(n.config.PagesDir, 0o755)); !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		return nil
-	}
+	replace := func(n *node) error { return errors.Join(remove(n), os.Mkdir(n.config.PagesDir, 0o755)) }
 	unmount := func(n *node) error { return unix.Unmount(n.config.PagesDir, unix.MNT_DETACH) }
 	for name, c := range map[string]struct {
 		mounted bool
 		away    func(*node) error
 	}{
-		"removed":   {false, remove},
-		"replaced":  {false, replace},
-		"unmounted": {true, unmount},
-		"unmounted and removed": {true, func(n *node) error {
-			for {
-				if err := errors.Join(unmount(n), remove(n)); !errors.Is(err, unix.EBUSY) { // mounted again in between
-					return err
-				}
-			}
-		}},
+		"removed":               {false, remove},
+		"replaced":              {false, replace},
+		"unmounted":             {true, unmount},
+		"unmounted and removed": {true, func(n *node) error { return errors.Join(unmount(n), remove(n)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
+			mount := makePagesDir
 			if c.mounted {
 				require.Root(t)
-				n.parts.mountPages = nil
+				mount = func(directory string) error { return mountPages(directory, slog.New(slog.DiscardHandler)) }
 				t.Cleanup(func() { _ = unix.Unmount(n.config.PagesDir, unix.MNT_DETACH) })
+			}
+			// A tick may come at any moment: it does not make the directory again while it is taken away.
+			var making sync.Mutex
+			n.parts.mountPages = func(directory string) error {
+				making.Lock()
+				defer making.Unlock()
+				return mount(directory)
+			}
+			away := func() {
+				t.Helper()
+				making.Lock()
+				defer making.Unlock()
+				if err := c.away(n); err != nil {
+					t.Fatal(err)
+				}
 			}
 			agent := n.start()
 			agent.allocatable(20)
 			key, _ := agent.allocate("p", 1)
-			if err := c.away(n); err != nil {
-				t.Fatal(err)
-			}
+			away()
 			agent.allocate("q", 1)
 			if _, err := n.kubelet.StartContainer(t.Context(), "uid-p", "gmx"); err != nil {
 				t.Errorf("a new start: %v", err)
@@ -256,9 +259,7 @@ func TestPagesDirectoryGoesAway(t *testing.T) {
 			if bounded, err := isBoundedMount(n.config.PagesDir); c.mounted && (err != nil || !bounded) {
 				t.Errorf("mounted again: %t, %v", bounded, err)
 			}
-			if err := c.away(n); err != nil {
-				t.Fatal(err)
-			}
+			away()
 			agent.eventually("a tick has restored the pages", func() bool {
 				_, err := limiter.ReadUsage(n.pages(key))
 				return err == nil
