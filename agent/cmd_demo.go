@@ -40,7 +40,7 @@ func newDemoCommand() *cobra.Command {
 		Long: `Walk through vgpud on two simulated GPUs with an in-process kubelet: registration, lists, a GPU that fails and
 recovers, an allocation, what a program in the slice sees, where it is refused, and the metrics. It needs no GPU, no
 cluster and no root, takes some seconds, and leaves nothing behind.`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), demoSignals()...)
 			defer stop()

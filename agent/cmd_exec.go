@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/nvml"
 	"github.com/vgpud/vgpud/plugin"
 )
@@ -57,17 +58,26 @@ start for the command (at, sbatch, docker run). A vgpud exec within another, or 
 
 AMOUNT is ` + quantityRule + `.`,
 		Example: "  vgpud exec --memory 4Gi -- gmx mdrun -s bench.tpr",
-		Args:    cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, arguments []string) error {
+			if len(arguments) == 0 {
+				return &exitError{exitSetup, errors.New("no command: vgpud exec --memory 4Gi -- COMMAND")}
+			}
+			return nil
+		},
 
 		DisableFlagsInUseLine: true, // flags behind COMMAND are the command's
 		RunE: func(command *cobra.Command, arguments []string) error {
-			code, err := runExec(command.Context(), options, arguments, environment())
+			warn := func(text string) { fmt.Fprintf(command.ErrOrStderr(), "vgpud: %s\n", text) }
+			code, err := runExec(command.Context(), options, arguments, environment(), warn)
 			if err == nil && code == 0 {
 				return nil
 			}
 			return &exitError{code, err}
 		},
 	}
+	command.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
+		return &exitError{exitSetup, seeHelp(command, err)}
+	})
 	flags := command.Flags()
 	flags.SetInterspersed(false)
 	flags.StringVar(&options.memory, "memory", "", "device memory that the command may hold, e.g. 4Gi")
@@ -78,7 +88,8 @@ AMOUNT is ` + quantityRule + `.`,
 }
 
 // runExec makes the slice, runs the command and takes the slice away. The code is the command's when err is nil.
-func runExec(ctx context.Context, options execOptions, arguments, environ []string) (int, error) {
+// warn says what is odd about the amount.
+func runExec(ctx context.Context, options execOptions, arguments, environ []string, warn func(string)) (int, error) {
 	memory, set, err := parseQuantity(options.memory)
 	if err != nil {
 		return exitSetup, fmt.Errorf("--memory: %w", err)
@@ -97,11 +108,14 @@ func runExec(ctx context.Context, options execOptions, arguments, environ []stri
 			return exitSetup, err
 		}
 	}
-	uuid, err := findGPU(ctx, options, variables)
+	gpu, err := findGPU(ctx, options, variables)
 	if err != nil {
 		return exitSetup, err
 	}
-	slice, err := newExecSlice(variables, library, uuid, memory)
+	if odd := oddAmount(options.memory, memory, gpu.TotalBytes); odd != "" {
+		warn(odd)
+	}
+	slice, err := newExecSlice(variables, library, gpu.UUID, memory)
 	if err != nil {
 		return exitSetup, err
 	}
@@ -127,11 +141,27 @@ func findProgram(name string) (path string, code int, err error) {
 }
 
 // findGPU asks NVML for the cards and chooses one.
-func findGPU(ctx context.Context, options execOptions, variables map[string]string) (string, error) {
+func findGPU(ctx context.Context, options execOptions, variables map[string]string) (source.GPU, error) {
 	reader := nvml.New(options.nvmlLibrary, nvml.ExecPatience, time.Now)
 	gpus, err := reader.GPUs(ctx)
-	uuid, chooseErr := chooseGPU(options.gpu, variables["CUDA_VISIBLE_DEVICES"], gpus, err)
-	return uuid, errors.Join(chooseErr, reader.Close(ctx))
+	gpu, chooseErr := chooseGPU(options.gpu, variables["CUDA_VISIBLE_DEVICES"], gpus, err)
+	return gpu, errors.Join(chooseErr, reader.Close(ctx))
+}
+
+// oddAmount says why an amount is hardly what was meant; empty: it may well be. total is the card's size, 0 when it is not
+// known. That nothing may be held (0) is said on purpose.
+func oddAmount(text string, memory, total uint64) string {
+	text = strings.TrimSpace(text)
+	_, unit := cutDigits(text)
+	switch {
+	case memory > 0 && memory < 1<<20 && unit == "":
+		return fmt.Sprintf("--memory is %d bytes; did you mean %sMi?", memory, text)
+	case memory > 0 && memory < 1<<20:
+		return fmt.Sprintf("--memory is %d bytes, less than any program on a GPU needs", memory)
+	case total > 0 && memory > total:
+		return fmt.Sprintf("--memory %s is more than the GPU has (%s)", text, formatBytes(total))
+	}
+	return ""
 }
 
 // environment adds to environ what makes a program run in the slice. An LD_PRELOAD of the user stays, after ours.

@@ -18,10 +18,10 @@ import (
 // fullUUID is the form in which CUDA and NVML name a card.
 var fullUUID = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
-// chooseGPU returns the UUID of the card that request names: a UUID or a unique beginning of one, an index, or "" for
+// chooseGPU returns the card that request names: a UUID or a unique beginning of one, an index, or "" for
 // the first of visible (CUDA_VISIBLE_DEVICES), which may be empty. nvmlErr says that gpus could not be listed; then
-// only a full UUID will do.
-func chooseGPU(request, visible string, gpus []source.GPU, nvmlErr error) (string, error) {
+// only a full UUID will do, and the UUID is all that is known of the card.
+func chooseGPU(request, visible string, gpus []source.GPU, nvmlErr error) (source.GPU, error) {
 	wish, from := strings.TrimSpace(request), "--gpu"
 	if wish == "" {
 		first, _, _ := strings.Cut(visible, ",")
@@ -29,25 +29,25 @@ func chooseGPU(request, visible string, gpus []source.GPU, nvmlErr error) (strin
 	}
 	if nvmlErr != nil {
 		if fullUUID.MatchString(wish) {
-			return wish, nil
+			return source.GPU{UUID: wish}, nil
 		}
-		return "", fmt.Errorf("the GPUs cannot be listed, so that --gpu has to be a full UUID "+
-			"(GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx), not %q: %w", wish, nvmlErr)
+		return source.GPU{}, fmt.Errorf("no GPU found: %w; with --gpu and a full UUID (GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx) "+
+			"NVML is not needed", nvmlErr)
 	}
 	if len(gpus) == 0 {
-		return "", errors.New("there is no GPU")
+		return source.GPU{}, errors.New("there is no GPU")
 	}
 	if wish == "" {
 		wish, from = "0", "default"
 	}
 	gpu, err := matchGPU(wish, gpus)
 	if err != nil {
-		return "", fmt.Errorf("%s %q: %w", from, wish, err)
+		return source.GPU{}, fmt.Errorf("%s %q: %w", from, wish, err)
 	}
 	if gpu.Err != nil {
-		return "", fmt.Errorf("GPU %s cannot be used: %w", gpu.UUID, gpu.Err)
+		return source.GPU{}, fmt.Errorf("GPU %s cannot be used: %w", gpu.UUID, gpu.Err)
 	}
-	return gpu.UUID, nil
+	return gpu, nil
 }
 
 // matchGPU finds the one card that wish names.

@@ -46,8 +46,8 @@ func TestChooseGPU(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := chooseGPU(test.request, test.visible, test.gpus, test.nvmlErr)
-			if got != test.want || (err == nil) != (test.fault == "") || (err != nil && !strings.Contains(err.Error(), test.fault)) {
-				t.Errorf("%q, %v; want %q, %q", got, err, test.want, test.fault)
+			if got.UUID != test.want || (err == nil) != (test.fault == "") || (err != nil && !strings.Contains(err.Error(), test.fault)) {
+				t.Errorf("%q, %v; want %q, %q", got.UUID, err, test.want, test.fault)
 			}
 		})
 	}
@@ -70,5 +70,31 @@ func TestExecOnSimulatedGPU(t *testing.T) {
 			t.Errorf("GPU %q: %s, %v; want 1 GiB and no byte more", gpu, out, err)
 		}
 		checkEmpty(t, base)
+	}
+}
+
+// Amounts that are hardly meant are said, and taken.
+func TestOddAmounts(t *testing.T) {
+	const total = 80 << 30
+	for text, want := range map[string]string{
+		"4096":    "--memory is 4096 bytes; did you mean 4096Mi?",
+		" 1 ":     "--memory is 1 bytes; did you mean 1Mi?",
+		"4K":      "--memory is 4096 bytes, less than any program on a GPU needs",
+		"81Gi":    "--memory 81Gi is more than the GPU has (80 GiB)",
+		"80Gi":    "",
+		"1Mi":     "",
+		"0":       "",
+		"2000000": "",
+	} {
+		memory, set, err := parseQuantity(text)
+		if err != nil || !set {
+			t.Fatal(err)
+		}
+		if got := oddAmount(text, memory, total); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	if got := oddAmount("81Gi", 81<<30, 0); got != "" {
+		t.Errorf("on a card of unknown size: %q", got)
 	}
 }

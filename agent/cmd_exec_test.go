@@ -126,10 +126,13 @@ func TestExecExitCodes(t *testing.T) {
 		{"no such command", []string{"--", "no-such-command"}, 127, "vgpud: no-such-command: command not found\n"},
 		{"no such file", []string{"--", "./no/such/file"}, 127, "vgpud: ./no/such/file: command not found\n"},
 		{"not executable", []string{"--", "/etc/passwd"}, 126, "vgpud: /etc/passwd: cannot be executed\n"},
-		{"no command", []string{"--"}, 1, "requires at least 1 arg"},
+		{"no command", []string{"--"}, 125, "vgpud: no command: vgpud exec --memory 4Gi -- COMMAND\n"},
+		{"unknown flag", []string{"--mem=4Gi", "--", "true"}, 125, "vgpud: unknown flag: --mem; see vgpud exec --help\n"},
+		{"bytes", []string{"--memory=4096", "--", "true"}, 0, "vgpud: --memory is 4096 bytes; did you mean 4096Mi?\n"},
 		{"bad amount", []string{"--memory=4Gx", "--", "true"}, 125, `--memory: "4Gx"`},
 		{"no amount", []string{"--memory=", "--", "true"}, 125, "--memory is needed"},
-		{"GPU not in full", []string{"--gpu=0", "--", "true"}, 125, "full UUID"},
+		{"GPU not in full", []string{"--gpu=0", "--", "true"}, 125,
+			"vgpud: no GPU found: /nonexistent/libnvidia-ml.so.1 was not found (driver not installed? --nvml-library?); with --gpu and a full UUID"},
 		{"no library", []string{"--library=/nonexistent/libvgpu.so", "--", "true"}, 125, "/nonexistent/libvgpu.so"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -21,7 +21,7 @@ func newRunCommand() *cobra.Command {
 metrics. SIGTERM and SIGINT stop it in order; running containers stay limited.
 
 Each option can also be given as VGPUD_<OPTION> in the environment, or as a key of the YAML file that --config names.`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			config, err := loadConfig(command, environment())
 			if err != nil {

@@ -36,22 +36,26 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			build := buildInfo()
-			_, err := fmt.Fprintf(command.OutOrStdout(), "vgpud %s, revision %s, %s %s/%s\n",
-				build.Version, build.Revision, build.GoVersion, runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(command.OutOrStdout(), versionText())
 			return err
 		},
 	}
 }
 
+// versionText is what `vgpud version` and --version print.
+func versionText() string {
+	build := buildInfo()
+	return fmt.Sprintf("vgpud %s, revision %s, %s %s/%s", build.Version, build.Revision, build.GoVersion, runtime.GOOS, runtime.GOARCH)
+}
+
 func newDocsCommand() *cobra.Command {
 	docs := &cobra.Command{Use: "docs", Short: "Print generated documentation", Hidden: true}
 	docs.AddCommand(
-		&cobra.Command{Use: "config", Short: "Print docs/config.md", Args: cobra.NoArgs,
+		&cobra.Command{Use: "config", Short: "Print docs/config.md", Args: noArguments,
 			RunE: func(command *cobra.Command, _ []string) error { return writeOptionsMarkdown(command.OutOrStdout()) }},
-		&cobra.Command{Use: "metrics", Short: "Print docs/metrics.md", Args: cobra.NoArgs,
+		&cobra.Command{Use: "metrics", Short: "Print docs/metrics.md", Args: noArguments,
 			RunE: func(command *cobra.Command, _ []string) error { return metrics.WriteMarkdown(command.OutOrStdout()) }},
 	)
 	return docs

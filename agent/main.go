@@ -9,7 +9,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -35,7 +37,7 @@ func (e *exitError) Error() string {
 // Unwrap gives errors.Is what is inside.
 func (e *exitError) Unwrap() error { return e.err }
 
-// execute runs a command line and returns the exit code. Errors are one line each on stderr.
+// execute runs a command line and returns the exit code. Faults are one line each on stderr.
 func execute(root *cobra.Command, arguments []string) int {
 	root.SetArgs(arguments)
 	err := root.Execute()
@@ -44,13 +46,20 @@ func execute(root *cobra.Command, arguments []string) int {
 	}
 	var exit *exitError
 	if !errors.As(err, &exit) {
-		fmt.Fprintf(root.ErrOrStderr(), "vgpud: %v\n", err)
+		printError(root.ErrOrStderr(), err)
 		return 1
 	}
 	if exit.err != nil {
-		fmt.Fprintf(root.ErrOrStderr(), "vgpud: %v\n", exit.err)
+		printError(root.ErrOrStderr(), exit.err)
 	}
 	return exit.code
+}
+
+// printError writes each fault on a line of its own.
+func printError(out io.Writer, err error) {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintf(out, "vgpud: %s\n", line)
+	}
 }
 
 // newRootCommand holds all subcommands. It reads nothing.
@@ -60,9 +69,44 @@ func newRootCommand() *cobra.Command {
 		Short:         "Enforced slices of NVIDIA GPUs",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       versionText(),
+		Args: func(command *cobra.Command, arguments []string) error {
+			if len(arguments) == 0 {
+				return nil
+			}
+			near := command.SuggestionsFor(arguments[0])
+			return seeHelp(command, fmt.Errorf("unknown command %q%s", arguments[0], didYouMean(near)))
+		},
+		RunE:                  func(command *cobra.Command, _ []string) error { return command.Help() },
+		DisableFlagsInUseLine: true,
+
+		SuggestionsMinimumDistance: 2,
 		// Completion scripts are of no use to a node agent.
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(seeHelp)
 	root.AddCommand(newRunCommand(), newExecCommand(), newDemoCommand(), newVersionCommand(), newDocsCommand())
 	return root
+}
+
+// seeHelp tells where to read more after an error of usage.
+func seeHelp(command *cobra.Command, err error) error {
+	return fmt.Errorf("%w; see %s --help", err, command.CommandPath())
+}
+
+// noArguments refuses arguments that are no flags.
+func noArguments(command *cobra.Command, arguments []string) error {
+	if len(arguments) == 0 {
+		return nil
+	}
+	return seeHelp(command, fmt.Errorf("unexpected argument %q", arguments[0]))
+}
+
+// didYouMean is the end of a message about an unknown name; empty when no known one is near.
+func didYouMean(near []string) string {
+	if len(near) == 0 {
+		return ""
+	}
+	return ": did you mean " + strings.Join(near, " or ") + "?"
 }

@@ -47,6 +47,7 @@ type Library interface {
 // Reader reads all cards. It is safe for concurrent use; one read runs at a time.
 type Reader struct {
 	library  Library
+	name     string           // of the library, for messages
 	patience time.Duration    // how long a read may take
 	root     string           // of sysfs
 	now      func() time.Time // for the back-off
@@ -70,11 +71,18 @@ func New(path string, patience time.Duration, now func() time.Time) *Reader {
 	if path != "" {
 		options = append(options, nvml.WithLibraryPath(path))
 	}
-	return newReader(nvml.New(options...), patience, "/", now)
+	reader := newReader(nvml.New(options...), patience, "/", now)
+	if path != "" {
+		reader.name = path
+	}
+	return reader
 }
 
+// defaultLibrary is what is loaded where no path is given.
+const defaultLibrary = "libnvidia-ml.so.1"
+
 func newReader(library Library, patience time.Duration, root string, now func() time.Time) *Reader {
-	return &Reader{library: library, patience: patience, root: root, now: now, turn: make(chan struct{}, 1), has: map[string]bool{}}
+	return &Reader{library: library, name: defaultLibrary, patience: patience, root: root, now: now, turn: make(chan struct{}, 1), has: map[string]bool{}}
 }
 
 // answer is what one read yields.
@@ -154,7 +162,11 @@ func (r *Reader) initialise() error {
 	if now := r.now(); now.Before(r.retryAt) {
 		return r.lastError
 	}
-	if code := r.library.Init(); code != nvml.SUCCESS {
+	switch code := r.library.Init(); code {
+	case nvml.SUCCESS:
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return r.giveUp(codeError(r.name, code))
+	default:
 		return r.giveUp(codeError("initialise NVML", code))
 	}
 	r.initialised, r.lastError, r.retryIn = true, nil, 0
@@ -236,14 +248,14 @@ func (r *Reader) numaNode(device nvml.Device) int {
 
 // CodeError is a return code of the library.
 type CodeError struct {
-	Operation string
+	Operation string // the library itself where it was not found
 	Code      nvml.Return
 }
 
 // Error implements error.
 func (e *CodeError) Error() string {
 	if e.Code == nvml.ERROR_LIBRARY_NOT_FOUND {
-		return e.Operation + ": the library was not found (driver not installed, or --nvml-library wrong)"
+		return e.Operation + " was not found (driver not installed? --nvml-library?)"
 	}
 	if meaning, known := meanings[e.Code]; known {
 		return fmt.Sprintf("%s: %s (NVML code %d)", e.Operation, meaning, int(e.Code))
