@@ -299,13 +299,30 @@ func TestTextfileDirectoryMissing(t *testing.T) {
 	agent.allocate("p", 1)
 	agent.eventually("the fault is logged", func() bool { return strings.Contains(agent.log.String(), n.config.TextfileDir) })
 	time.Sleep(5 * testTick) // further ticks, in which it must not be said again
-	if got := strings.Count(agent.log.String(), "msg=fault component=metrics stage=publish error="); got != 1 {
+	if got := strings.Count(agent.log.String(), `msg="metrics not written" component=metrics stage=publish error=`); got != 1 {
 		t.Errorf("said %d times, want once", got)
 	}
+	if got := strings.Count(agent.log.String(), "level=WARN"); got != 1 {
+		t.Errorf("%d warnings of one fault:\n%s", got, agent.log)
+	}
+	agent.stop() // in order: there is nothing to remove
+	agent = n.start()
 	if err := os.Mkdir(n.config.TextfileDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	agent.shows(1, "vgpud_plugin_registered")
+}
+
+// A node on which the kubelet has not started yet has one fault, not one per thing that the kubelet would tell.
+func TestNoKubeletYet(t *testing.T) {
+	n := newNode(t)
+	n.config.KubeletDir = filepath.Join(t.TempDir(), "none")
+	agent := n.start()
+	agent.shows(0, "vgpud_source_up", "source="+monitor.SourcePods)
+	agent.nextTick()
+	if got := strings.Count(agent.log.String(), "level=WARN"); got != 1 || !strings.Contains(agent.log.String(), "the kubelet is not there yet") {
+		t.Errorf("%d warnings, want one that the kubelet is not there:\n%s", got, agent.log)
+	}
 }
 
 // A kubelet that restarts finds all slices again, and the running container keeps its allocation.

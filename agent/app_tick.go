@@ -67,6 +67,9 @@ func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 		}
 	}
 	for _, status := range snapshot.Sources {
+		if status.NotAsked {
+			continue // for the fault of another source, which is said
+		}
 		var fault error
 		if !status.Up && !status.Absent {
 			fault = errors.New(status.Error)
@@ -105,7 +108,7 @@ func (a *app) keepPages() {
 	for directory := range a.pagesDirectories() {
 		faults = append(faults, a.pages.prepare(directory))
 	}
-	a.noted.change(a.log, subject{stage: stageRepair}, errors.Join(faults...))
+	a.noted.change(a.log, subject{stage: stagePrepare}, errors.Join(faults...))
 }
 
 // applyAllocations acts on each verdict. A fault with one allocation is logged and does not stop the others.

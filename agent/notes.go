@@ -24,11 +24,24 @@ const (
 	stageConfigure = "configure" // the configuration file
 	stageObserve   = "observe"   // reading a source
 	stageJudge     = "judge"     // what an allocation's pages show
+	stagePrepare   = "prepare"   // the directories of pages
 	stageRepair    = "repair"    // acting on a verdict
 	stageOffer     = "offer"     // the list of slices
 	stagePublish   = "publish"   // the metrics file; the older one stays in place
 	stageTidy      = "tidy"      // files that a killed agent left
 )
+
+// wording is what is said of a stage when a fault begins and when it is over.
+var wording = map[string]struct{ fault, over string }{
+	stageConfigure: {"configuration not applied", "configuration is as it was read"},
+	stageObserve:   {"source not readable", "source is readable"},
+	stageJudge:     {"allocation is not as it was granted", "allocation is as it was granted"},
+	stagePrepare:   {"pages directory could not be made", "pages directory is in place"},
+	stageRepair:    {"allocation could not be put right", "allocation was put right"},
+	stageOffer:     {"slices not offered as configured", "slices are offered as configured"},
+	stagePublish:   {"metrics not written", "metrics are written"},
+	stageTidy:      {"files of an agent that was killed stay", "files of an agent that was killed are gone"},
+}
 
 // LogValue implements slog.LogValuer: only what says something.
 func (s subject) LogValue() slog.Value {
@@ -54,10 +67,10 @@ func (n *notes) change(log *slog.Logger, about subject, fault error) {
 	switch {
 	case fault == nil && lasting:
 		delete(n.said, about)
-		log.Info("fault is over", "", about)
+		log.Info(wording[about.stage].over, "", about)
 	case fault != nil && before != fault.Error():
 		n.said[about] = fault.Error()
-		log.Warn("fault", "", about, "error", fault)
+		log.Warn(wording[about.stage].fault, "", about, "error", fault)
 	}
 }
 

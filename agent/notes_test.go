@@ -36,13 +36,29 @@ func TestNotes(t *testing.T) {
 	noted.change(log, repair, errors.New("no room"))
 	noted.keep(nil) // the allocation is no more
 	noted.change(log, repair, errors.New("no room"))
-	want := `level=WARN msg=fault stage=repair allocation=k1 error="no room"
-level=WARN msg=fault stage=observe source=nvml error="no driver"
-level=WARN msg=fault stage=observe source=nvml error="driver hangs"
-level=INFO msg="fault is over" stage=observe source=nvml
-level=WARN msg=fault stage=repair allocation=k1 error="no room"
+	want := `level=WARN msg="allocation could not be put right" stage=repair allocation=k1 error="no room"
+level=WARN msg="source not readable" stage=observe source=nvml error="no driver"
+level=WARN msg="source not readable" stage=observe source=nvml error="driver hangs"
+level=INFO msg="source is readable" stage=observe source=nvml
+level=WARN msg="allocation could not be put right" stage=repair allocation=k1 error="no room"
 `
 	if diff := cmp.Diff(want, text.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Each stage has words of its own for its fault.
+func TestStagesHaveWords(t *testing.T) {
+	seen := map[string]bool{}
+	for _, stage := range []string{stageConfigure, stageObserve, stageJudge, stagePrepare, stageRepair, stageOffer, stagePublish, stageTidy} {
+		for _, text := range []string{wording[stage].fault, wording[stage].over} {
+			if text == "" || seen[text] {
+				t.Errorf("stage %s: message %q", stage, text)
+			}
+			seen[text] = true
+		}
+	}
+	if len(seen) != 2*len(wording) {
+		t.Errorf("%d messages of %d stages", len(seen), len(wording))
 	}
 }

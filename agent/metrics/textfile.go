@@ -56,10 +56,14 @@ func (t *Textfile) Remove() error {
 	return errors.Join(err, t.RemoveLeftovers())
 }
 
-// RemoveLeftovers takes away the temporary files that an agent left that was killed while writing.
+// RemoveLeftovers takes away the temporary files that an agent left that was killed while writing. Where there is no
+// directory there are none.
 func (t *Textfile) RemoveLeftovers() error {
 	directory := filepath.Dir(t.path)
 	entries, err := os.ReadDir(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("look for temporary files: %w", err)
 	}

@@ -63,7 +63,7 @@ type collector struct {
 func (c *collector) note(name string, present bool, err error) {
 	status := SourceStatus{Name: name, Absent: !present, Up: present && err == nil}
 	if err != nil {
-		status.Error = err.Error()
+		status.Error, status.NotAsked = err.Error(), errors.Is(err, errNotAsked)
 	}
 	c.snapshot.Sources = append(c.snapshot.Sources, status)
 }

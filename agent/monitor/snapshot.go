@@ -24,6 +24,8 @@ type SourceStatus struct {
 	Up     bool
 	Absent bool
 	Error  string // empty when up or absent
+
+	NotAsked bool // not up for the fault of another source alone
 }
 
 // PagesState says what became of an allocation's two pages; see package source.

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,9 @@ func (r *Reader) pods() (map[string]bool, error) {
 
 func (r *Reader) readCheckpoint() ([]byte, error) {
 	file, err := os.Open(filepath.Join(r.directory, checkpointPath))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("the kubelet is not there yet, or has kept no record yet: %w", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read kubelet checkpoint: %w", err)
 	}
