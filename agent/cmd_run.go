@@ -20,19 +20,23 @@ func newRunCommand() *cobra.Command {
 		Long: `Run the agent of a GPU node: offer slices to the kubelet, keep the containers' pages, watch the GPUs and write
 metrics. SIGTERM and SIGINT stop it in order; running containers stay limited.
 
-Each option can also be given as VGPUD_<OPTION> in the environment, or as a key of the YAML file that --config names.`,
+Each option can also be given as VGPUD_<OPTION> in the environment, or as a key of the YAML file that --config names.
+
+Amounts of memory are ` + quantityRule + `.`,
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			config, err := loadConfig(command, environment())
 			if err != nil {
 				return err
 			}
+			log := config.newLogger(command.ErrOrStderr())
+			config.warn(log)
 			if printConfig {
 				return config.Print(command.OutOrStdout())
 			}
 			ctx, stop := signal.NotifyContext(command.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
-			return runAgent(ctx, config, config.newLogger(command.ErrOrStderr()), parts{})
+			return runAgent(ctx, config, log, parts{})
 		},
 	}
 	addConfigFlags(command)

@@ -46,6 +46,7 @@ type Config struct {
 	file     string    // the file it was read from; empty: none
 	fileTime time.Time // of its last change
 	values   map[string]string
+	ignored  []string // variables of the environment that look like options and are none
 }
 
 // environmentPrefix comes before the name of an option, upper case and with underscores.
@@ -76,11 +77,7 @@ func loadConfig(command *cobra.Command, environ []string) (Config, error) {
 	if config.file == "" {
 		config.file = environment[environmentPrefix+"CONFIG"]
 	}
-	fileValues, err := readConfigFile(&config)
-	if err != nil {
-		return Config{}, err
-	}
-	var faults []error
+	fileValues, faults := readConfigFile(&config)
 	for _, option := range options() {
 		value := valueFrom{option.defaultText, "default"}
 		if text, set := fileValues[option.name]; set {
@@ -97,68 +94,79 @@ func loadConfig(command *cobra.Command, environ []string) (Config, error) {
 		}
 		config.values[option.name] = value.text
 	}
-	if err := errors.Join(faults...); err != nil {
-		return Config{}, fmt.Errorf("read configuration: %w", err)
-	}
-	if config.Library == "" {
+	if config.values["library"] == "" {
+		var err error
 		if config.Library, err = findLibrary(); err != nil {
-			return Config{}, fmt.Errorf("read configuration: library: %w", err)
+			faults = append(faults, fmt.Errorf("library: %w", err))
 		}
 		config.values["library"] = config.Library
 	}
+	if len(faults) > 0 {
+		return Config{}, fmt.Errorf("read configuration: %w", errors.Join(faults...))
+	}
+	config.ignored = unknownVariables(environment)
 	if err := checkOverlap(config, filepath.Clean); err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
 	return config, nil
 }
 
-// readConfigFile returns the options that the file sets, as text. Unknown and duplicate keys, and values that
-// are not plain, are errors. An empty file sets nothing.
-func readConfigFile(config *Config) (map[string]string, error) {
+// readConfigFile returns the options that the file sets, as text, and what is wrong with the rest. Unknown and
+// duplicate keys, and values that are not plain, are errors. An empty file sets nothing.
+func readConfigFile(config *Config) (map[string]string, []error) {
 	if config.file == "" {
 		return nil, nil
 	}
+	text, err := readRegularFile(config)
+	if err != nil {
+		return nil, []error{fmt.Errorf("file %s: %w", config.file, err)}
+	}
+	values, faults := parseConfigText(text)
+	for i, fault := range faults {
+		faults[i] = fmt.Errorf("file %s: %w", config.file, fault)
+	}
+	return values, faults
+}
+
+// readRegularFile reads the configuration file and notes its time.
+func readRegularFile(config *Config) ([]byte, error) {
 	file, err := os.Open(config.file)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration file: %w", err)
+		return nil, err
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("read configuration file: %w", err)
+		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read configuration file %s: not a regular file", config.file)
+		return nil, errors.New("not a regular file")
 	}
 	config.fileTime = info.ModTime()
-	text, err := io.ReadAll(io.LimitReader(file, 1<<20))
-	if err != nil {
-		return nil, fmt.Errorf("read configuration file: %w", err)
-	}
-	values, err := parseConfigText(text)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file %s: %w", config.file, err)
-	}
-	return values, nil
+	return io.ReadAll(io.LimitReader(file, 1<<20))
 }
 
 // parseConfigText reads YAML of plain values.
-func parseConfigText(text []byte) (map[string]string, error) {
+func parseConfigText(text []byte) (map[string]string, []error) {
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
-		return nil, fmt.Errorf("parse YAML: %w", err)
+		return nil, []error{fmt.Errorf("parse YAML: %s", strings.ReplaceAll(err.Error(), "\n", ";"))}
 	}
 	var raw map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(asJSON))
 	decoder.UseNumber()
 	if err := decoder.Decode(&raw); err != nil {
-		return nil, errors.New("want a YAML mapping of option names to values")
+		return nil, []error{errors.New("want a YAML mapping of option names to values")}
 	}
 	values := map[string]string{}
 	var faults []error
 	for _, key := range slices.Sorted(maps.Keys(raw)) {
-		if !slices.ContainsFunc(options(), func(o option) bool { return o.name == key }) {
-			faults = append(faults, fmt.Errorf("%s: unknown key; known are %s", key, strings.Join(optionNames(), ", ")))
+		if !slices.Contains(optionNames(), key) {
+			hint := didYouMean(nearOptions(key))
+			if hint == "" {
+				hint = "; known are " + strings.Join(optionNames(), ", ")
+			}
+			faults = append(faults, fmt.Errorf("%s: unknown key%s", key, hint))
 			continue
 		}
 		switch value := raw[key].(type) {
@@ -172,7 +180,7 @@ func parseConfigText(text []byte) (map[string]string, error) {
 			faults = append(faults, fmt.Errorf("%s: value %v: want one plain text or number", key, value))
 		}
 	}
-	return values, errors.Join(faults...)
+	return values, faults
 }
 
 // Changed says whether the configuration file is no longer the one that was read. The agent does not apply a

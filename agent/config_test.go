@@ -7,6 +7,7 @@ package main
 
 import (
 	"bytes"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -82,13 +83,13 @@ func TestBadValues(t *testing.T) {
 		{"resource-name", "", ""}, {"resource-name", "example.com/", ""},
 		{"slices-per-gpu", "0", "1 to 1000"}, {"slices-per-gpu", "-2", "1 to 1000"}, {"slices-per-gpu", "1000000", "1 to 1000"},
 		{"slices-per-gpu", "two", "1 to 1000"}, {"slices-per-gpu", "1.5", "1 to 1000"},
-		{"memory-margin", "-1", "decimal number"}, {"memory-margin", "50%", "unknown suffix"}, {"memory-margin", "99999999999G", "64 bits"},
+		{"memory-margin", "-1", "want e.g. 4Gi, 512Mi, 1.5G (1024-based) or bytes"}, {"memory-margin", "50%", "unknown suffix"}, {"memory-margin", "99999999999G", "64 bits"},
 		{"device-list-strategy", "volume-mounts", "envvar, cdi-cri"}, {"cdi-kind", "gpu", "<vendor>/<class>"},
 		{"cdi-kind", "nvidia.com/gpu/x", "<vendor>/<class>"}, {"cdi-kind", "1nvidia/gpu", "start with letter"}, {"container-dir", "/a#b", "#"},
 		{"kubelet-dir", "relative", "absolute"}, {"pages-dir", "/", "absolute"}, {"pages-dir", "/a b", "blanks"},
 		{"container-dir", "/usr/local/a:b", "colons"}, {"state-dir", "/var/../lib", "clean"}, {"state-dir", "", "absolute"},
 		{"library", "libvgpu.so", "absolute"}, {"textfile-dir", "x/", "absolute"},
-		{"tick-interval", "1", "100ms to 1m"}, {"tick-interval", "1ms", "100ms to 1m"}, {"tick-interval", "1h", "100ms to 1m"},
+		{"tick-interval", "1", "a unit is missing, e.g. 5s"}, {"tick-interval", "1ms", "100ms to 1m"}, {"tick-interval", "1h", "100ms to 1m"},
 		{"log-level", "loud", "debug, info"}, {"log-format", "xml", "text, json"},
 	} {
 		t.Run(test.key+"="+test.value, func(t *testing.T) {
@@ -152,6 +153,45 @@ func TestAllFaultsAreReported(t *testing.T) {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q lacks %q", err, part)
 		}
+	}
+}
+
+// A key that is unknown hides no other fault; each has a line of its own, and names that are nearly right are named.
+func TestUnknownKeysHideNothing(t *testing.T) {
+	_, err := load(t, nil, nil, "slices_per_gpu: 4\nslicesPerGPU: 4\nslice-per-gpus: 4\nfrobnicate: 1\nlog-level: loud\ntick-interval: 5\nlog-format:\n")
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	lines := strings.Split(err.Error(), "\n")
+	for _, want := range []string{"slices_per_gpu: unknown key: did you mean slices-per-gpu?", "slicesPerGPU: unknown key: did you mean slices-per-gpu?",
+		"slice-per-gpus: unknown key: did you mean slices-per-gpu?", "frobnicate: unknown key; known are resource-name, ",
+		`log-level: value "loud"`, "a unit is missing, e.g. 5s", "log-format: no value"} {
+		if count := len(slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.Contains(line, want) })); count != 1 {
+			t.Errorf("%q is in %d lines of\n%v", want, count, err)
+		}
+	}
+	if len(lines) != 7 {
+		t.Errorf("%d lines, want 7:\n%v", len(lines), err)
+	}
+}
+
+// Variables that look like options and are none are said; those of Kubernetes and ours are no mistakes.
+func TestUnknownVariables(t *testing.T) {
+	config, err := load(t, nil, []string{"VGPUD_SLICES=4", "VGPUD_TICKINTERVAL=2s", "VGPUD_FROBNICATE=1", "VGPUD_PORT=tcp://x",
+		"VGPUD_SERVICE_HOST=x", "VGPUD_SERVICE_PORT_HTTP=1", "VGPUD_METRICS_PORT_80_TCP_ADDR=x", "VGPUD_ALLOCATION=k", "VGPUD_LOG_LEVEL=info"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	config.warn(slog.New(slog.NewTextHandler(&text, nil)))
+	for _, want := range []string{"variable=VGPUD_SLICES did_you_mean=VGPUD_SLICES_PER_GPU\n",
+		"variable=VGPUD_TICKINTERVAL did_you_mean=VGPUD_TICK_INTERVAL\n", "variable=VGPUD_FROBNICATE\n"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in\n%s", want, text.String())
+		}
+	}
+	if count := strings.Count(text.String(), "level=WARN"); count != 3 {
+		t.Errorf("%d warnings, want 3:\n%s", count, text.String())
 	}
 }
 

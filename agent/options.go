@@ -134,6 +134,9 @@ func parseCount(text string) (int, error) {
 }
 
 func parseInterval(text string) (time.Duration, error) {
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		return 0, errors.New("a unit is missing, e.g. 5s; want a duration from 100ms to 1m")
+	}
 	interval, err := time.ParseDuration(text)
 	if err != nil || interval < 100*time.Millisecond || interval > time.Minute {
 		return 0, errors.New("want a duration from 100ms to 1m")

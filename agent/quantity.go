@@ -12,7 +12,10 @@ import (
 	"strings"
 )
 
-// quantityRule is the sentence that error messages and the documentation quote.
+// quantityExamples is what error messages quote.
+const quantityExamples = "e.g. 4Gi, 512Mi, 1.5G (1024-based) or bytes"
+
+// quantityRule is the sentence that --help and the documentation quote.
 const quantityRule = "a decimal number with an optional fraction of at most six digits and a suffix of " +
 	"k, K, Ki, KiB, KB, m, M, Mi, MiB, MB, g, G, Gi, GiB, GB, t, T, Ti, TiB, TB (all powers of 1024; " +
 	"m is MiB by custom of this field), or a whole number of bytes"
@@ -38,11 +41,11 @@ func parseQuantity(text string) (bytes uint64, set bool, err error) {
 	shift, known := unitShift(rest)
 	switch {
 	case whole == "" || (hasFraction && fraction == ""):
-		return 0, false, fmt.Errorf("%q is not an amount of memory: want %s", text, quantityRule)
+		return 0, false, fmt.Errorf("%q is not an amount of memory: want %s", text, quantityExamples)
 	case !known:
-		return 0, false, fmt.Errorf("%q has the unknown suffix %q: want %s", text, rest, quantityRule)
+		return 0, false, fmt.Errorf("%q has the unknown suffix %q: want %s", text, rest, quantityExamples)
 	case hasFraction && shift == 0:
-		return 0, false, fmt.Errorf("%q is a fraction of bytes: want %s", text, quantityRule)
+		return 0, false, fmt.Errorf("%q is a fraction of bytes: want %s", text, quantityExamples)
 	case len(fraction) > maxFractionDigits:
 		return 0, false, fmt.Errorf("%q has a fraction of more than %d digits", text, maxFractionDigits)
 	case len(whole) > 64:
