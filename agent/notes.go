@@ -67,10 +67,10 @@ func (n *notes) change(log *slog.Logger, about subject, fault error) {
 	switch {
 	case fault == nil && lasting:
 		delete(n.said, about)
-		log.Info(wording[about.stage].over, "", about)
+		log.Info(wording[about.stage].over, "", about) //nolint:sloglint // a constant of the table
 	case fault != nil && before != fault.Error():
 		n.said[about] = fault.Error()
-		log.Warn(wording[about.stage].fault, "", about, "error", fault)
+		log.Warn(wording[about.stage].fault, "", about, "error", fault) //nolint:sloglint // a constant of the table
 	}
 }
 
