@@ -13,10 +13,15 @@
  * Starts. /bin/true, likewise in turn and in pairs: CPU time of the child, and wall time from before the spawn
  * until the child is reaped (for four: until the last one is). The target is for the wall time of one.
  *
- * A refusal has no bare run (-1): all that it costs is added. Medians, 99th percentiles and verdicts also go to
+ * A difference is within the noise when it is negative, or smaller than the 95 % interval of a median of as many
+ * independent differences as there were runs (1.8 interquartile ranges / sqrt(runs); rounds of one run are not
+ * independent). The table then prints that bound in its place. The JSON has the plain figures.
+ *
+ * A refusal has no bare run (-1 in the JSON): all that it costs is added. Medians, 99th percentiles and verdicts also go to
  * OUT/bench-shim.json. A target that is not met is said so, and does not fail the run.
  */
 #include <fcntl.h>
+#include <math.h>
 #include <spawn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -27,7 +32,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ROUNDS = 11, MAX_PROCESSES = 4, MAX_SAMPLES = 1 << 14, STARTS = 40, PATH_BYTES = 4096 };
+enum {
+  ROUNDS = 11,
+  MAX_PROCESSES = 4,
+  MAX_SAMPLES = 1 << 14,
+  STARTS = 40,
+  LONGEST_STARTS_US = 15000000,
+  PATH_BYTES = 4096
+};
 
 extern char **environ;
 
@@ -146,8 +158,32 @@ static bool start(bool with, int processes, struct samples *cpu, struct samples 
   return bad == 0;
 }
 
+/* The table's cells: "-" for what was not measured; the noise in place of a difference that is below it. */
+static void print_row(const char *text, int processes, struct samples *bare, struct samples *with, double added,
+                      double noise, double target) {
+  bool is_noise = added <= 0 || added < noise;
+  char cells[4][32] = {"-", "-", "-", "-"};
+  const char *verdict = "";
+  if (noise < -added) noise = -added;
+  if (bare->count) {
+    snprintf(cells[0], sizeof(cells[0]), "%.1f", quantile(bare, 0.5));
+    snprintf(cells[1], sizeof(cells[1]), "%.1f", quantile(bare, 0.99));
+    snprintf(cells[2], sizeof(cells[2]), is_noise ? "< %.1f" : "+%.1f", is_noise ? noise : added);
+  }
+  if (target > 0) {
+    snprintf(cells[3], sizeof(cells[3]), "<= %.0f", target);
+    if (is_noise)
+      verdict = noise > target ? "too noisy to tell" : "met, no difference seen";
+    else
+      verdict = added > target ? "NOT MET" : "met";
+  }
+  if (isatty(2)) fprintf(stderr, "\r\033[K");
+  printf("%-34s %d  %9s %9s  %9.1f %9.1f  %9s  %-7s %s\n", text, processes, cells[0], cells[1], quantile(with, 0.5),
+         quantile(with, 0.99), cells[2], cells[3], verdict);
+}
+
 static void report(FILE *json, const char *name, const char *text, int processes, struct samples *bare,
-                   struct samples *with, double target, const char *unit) {
+                   struct samples *with, double target, const char *unit, int runs) {
   static struct samples differences;
   differences.count = 0;
   for (int i = 0; i < bare->count && i < with->count; i++)
@@ -155,11 +191,9 @@ static void report(FILE *json, const char *name, const char *text, int processes
   double added = differences.count ? quantile(&differences, 0.5) : quantile(with, 0.5); /* no bare run: all of it */
   double bare_median = quantile(bare, 0.5), with_median = quantile(with, 0.5);
   double bare_p99 = quantile(bare, 0.99), with_p99 = quantile(with, 0.99);
-  const char *verdict = target <= 0 ? "" : added <= target ? "met" : "NOT MET";
-  char target_text[32] = "-";
-  if (target > 0) snprintf(target_text, sizeof(target_text), "<= %.0f", target);
-  printf("%-34s %d  %9.1f %9.1f  %9.1f %9.1f  %+9.1f  %-7s %s\n", text, processes, bare_median, bare_p99, with_median,
-         with_p99, added, target_text, verdict);
+  double range = differences.count ? quantile(&differences, 0.75) - quantile(&differences, 0.25) : 0;
+  double noise = 1.8 * range / sqrt(runs);
+  print_row(text, processes, bare, with, added, noise, target);
   fprintf(json,
           "%s\n    {\"call\": \"%s\", \"processes\": %d, \"unit\": \"%s\", \"bare_median\": %.2f, \"bare_p99\": %.2f, "
           "\"shim_median\": %.2f, \"shim_p99\": %.2f, \"added_median\": %.2f, \"target\": %.0f, \"met\": %s}",
@@ -170,29 +204,49 @@ static void report(FILE *json, const char *name, const char *text, int processes
                             : "false");
 }
 
+static void progress(const char *text, int processes) {
+  if (isatty(2)) fprintf(stderr, "measuring %s, %d at once ...", text, processes);
+}
+
+static void print_legend(void) {
+  double load = 0;
+  if (getloadavg(&load, 1) == 1)
+    printf("load average %.2f%s\n\n", load,
+           load > 1 ? ": NOISY, others are at work here; do not trust small figures" : "");
+  printf("n        processes at once, which share one slice\n"
+         "bare     median without libvgpu, libvgpu: median with it; p99: 99th percentile of each\n"
+         "added    median of the differences of paired runs, not the difference of the medians;\n"
+         "         \"< x\": none that could be told from noise of x\n"
+         "Times are CPU time of the process in ns per call, but for the starts of a program, which are in us.\n\n");
+}
+
 static bool measure(FILE *json, const struct row *row, int processes, int repetitions) {
   static struct samples bare, with;
   bare.count = with.count = 0;
+  progress(row->text, processes);
   bool is_bare_too = strcmp(row->call, "refuse") != 0; /* nothing refuses without a limit */
   for (int i = 0; i < 2 * repetitions; i++) {
     bool preloaded = i % 4 == 1 || i % 4 == 2;
     if (!preloaded && !is_bare_too) continue;
     if (!run(row->call, preloaded, processes, preloaded ? &with : &bare)) return false;
   }
-  report(json, row->call, row->text, processes, &bare, &with, processes == 1 ? row->target_ns : 0, "ns");
+  report(json, row->call, row->text, processes, &bare, &with, processes == 1 ? row->target_ns : 0, "ns", repetitions);
   return true;
 }
 
 static bool measure_starts(FILE *json, int processes, int pairs) {
   static struct samples cpu[2], wall[2];
+  progress("starts", processes);
   for (int i = 0; i < 2; i++)
     cpu[i].count = wall[i].count = 0;
-  for (int i = 0; i < 2 * pairs; i++) {
+  double latest = wall_us() + LONGEST_STARTS_US; /* others on the machine may make this slow */
+  for (int i = 0; i < 2 * pairs && (i % 4 != 0 || wall_us() < latest); i++) {
     bool preloaded = i % 4 == 1 || i % 4 == 2;
     if (!start(preloaded, processes, &cpu[preloaded], &wall[preloaded])) return false;
   }
-  report(json, "start_cpu", "/bin/true, us (CPU)", processes, &cpu[0], &cpu[1], 0, "us");
-  report(json, "start", "/bin/true, us (wall)", processes, &wall[0], &wall[1], processes == 1 ? 150 : 0, "us");
+  report(json, "start_cpu", "/bin/true, us (CPU)", processes, &cpu[0], &cpu[1], 0, "us", cpu[0].count);
+  report(json, "start", "/bin/true, us (wall)", processes, &wall[0], &wall[1], processes == 1 ? 150 : 0, "us",
+         cpu[0].count);
   return true;
 }
 
@@ -207,8 +261,9 @@ int main(int argc, char **argv) {
   FILE *json = fopen(path, "w");
   if (!json) return perror(path), 1;
   fprintf(json, "{\"version\": 1, \"results\": [");
-  printf("%-34s %s  %9s %9s  %9s %9s  %9s  %s\n", "ns per call (CPU)", "n", "bare", "p99", "libvgpu", "p99", "added",
-         "target");
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  print_legend();
+  printf("%-34s %s  %9s %9s  %9s %9s  %9s  %s\n", "call", "n", "bare", "p99", "libvgpu", "p99", "added", "target");
   for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     for (int processes = 1; processes <= MAX_PROCESSES; processes += MAX_PROCESSES - 1) {
       if (measure(json, &rows[i], processes, repetitions)) continue;
@@ -219,5 +274,6 @@ int main(int argc, char **argv) {
   for (int processes = 1; processes <= MAX_PROCESSES; processes += MAX_PROCESSES - 1)
     bad |= !measure_starts(json, processes, STARTS * repetitions);
   fprintf(json, "\n]}\n");
+  printf("\nwritten to %s\n", path);
   return fclose(json) != 0 || bad;
 }
