@@ -87,6 +87,9 @@ func identify(directory string) (fileIdentity, error) {
 	if err := unix.Lstat(directory, &stat); err != nil {
 		return fileIdentity{}, &fs.PathError{Op: "stat", Path: directory, Err: err}
 	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR { // it may have got the number of the directory that was there
+		return fileIdentity{}, &fs.PathError{Op: "stat", Path: directory, Err: unix.ENOTDIR}
+	}
 	return fileIdentity{stat.Dev, stat.Ino}, nil
 }
 
