@@ -78,7 +78,9 @@ void gs_lock(struct gs_gpu *gpu) {
   uint32_t none = 0;
   if (__atomic_compare_exchange_n(&gpu->lock, &none, gs_self.lock_id, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
     return;
+  int saved = errno; /* a call that had to wait and succeeded leaves the program's errno alone */
   lock_slowly(gpu);
+  errno = saved;
 }
 
 void gs_unlock(struct gs_gpu *gpu) {
