@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 enum {
-  VGPU_ABI_VERSION = 1,
+  VGPU_ABI_VERSION = 2,
   VGPU_MAX_DEVICES = 16, /* devices in one allocation */
   VGPU_UUID_BYTES = 64,  /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
   VGPU_KEY_BYTES = 40,   /* allocation key, text, NUL padded */
@@ -51,14 +51,46 @@ enum vgpu_frozen {
   VGPU_FROZEN_SLOTS = 4     /* the usage page had slots or sums that no process writes */
 };
 
-/* One device of an allocation. Writer: the agent, through the ledger. The group is published under
- * `generation` (odd while it is being written), and memory_limit_bytes is also atomic by itself. */
+/* How the GPU time of a device is limited. Readers take an unknown value for HARD. */
+enum vgpu_compute_mode {
+  VGPU_COMPUTE_NONE = 0,   /* not limited */
+  VGPU_COMPUTE_HARD = 1,   /* share_ppm is a cap */
+  VGPU_COMPUTE_ELASTIC = 2 /* share_ppm is a promise and a weight; what others leave is lent, up to ceiling_ppm */
+};
+
+enum { VGPU_PPM = 1000000 }; /* shares, rates and scales are in millionths */
+
+enum vgpu_rate_flags {
+  VGPU_RATE_ALONE = 1 /* nobody else has used the GPU of late: what launches take by the clock is their own time */
+};
+
+/* What an allocation may use of a GPU's time, as a line: at CLOCK_MONOTONIC time t (of the node's first time
+ * namespace), entitled_ns + (t - since_ns) * rate_ppm / VGPU_PPM nanoseconds of GPU time in all. The line goes on for as
+ * long as nobody writes a new one, so a writer that is gone changes nothing. */
+struct vgpu_rate {
+  uint64_t since_ns;
+  uint64_t entitled_ns;
+  uint32_t rate_ppm;
+  uint32_t scale_ppm; /* GPU time that is really used per nanosecond of estimated cost: charges are multiplied by it */
+  uint32_t flags;     /* enum vgpu_rate_flags */
+  uint32_t reserved;
+};
+
+/* One device of an allocation. Writer: the agent. Two groups: what is granted (through the ledger) is published under
+ * `generation` (odd while it is being written), and each word of it is also atomic by itself; the rate (steering, many
+ * times a second) is written to the copy that is not in force, then rate_generation is raised, whose low bit says which
+ * one is: readers never wait for a writer, nor for one that died. */
 struct vgpu_limits_device {
   uint8_t uuid[VGPU_UUID_BYTES];
   uint32_t generation;         /* atomic */
   uint32_t slice_count;        /* slices of this device that the allocation holds */
   uint64_t memory_limit_bytes; /* atomic; 0 means nothing may be allocated */
-  uint8_t reserved[112];
+  uint32_t share_ppm;          /* atomic; GPU time granted, 1..VGPU_PPM; readers take 0 for the least there is */
+  uint32_t ceiling_ppm;        /* atomic; most that is lent, share included, 1..VGPU_PPM; of ELASTIC only */
+  uint32_t compute_mode;       /* atomic; enum vgpu_compute_mode */
+  uint32_t rate_generation;    /* atomic; a futex word: those who wait for GPU time are woken when it changes */
+  uint8_t reserved[32];
+  struct vgpu_rate rates[2]; /* in force: rates[rate_generation & 1] */
 };
 
 /* The limits page. Writer: the agent. Readers: every process of the container (read-only mapping). */
@@ -71,17 +103,30 @@ struct vgpu_limits_page {
   uint8_t allocation_key[VGPU_KEY_BYTES];
   uint32_t frozen; /* atomic; enum vgpu_frozen, 0: not. Nonzero: nothing more may be allocated, what is held stays.
                       Set by the agent's tick, cleared at a container start, after the epoch was raised */
-  uint8_t reserved[60];
+  uint32_t heartbeat; /* atomic; changes at least twice a second while an agent steers the rates; 0: none ever did */
+  uint8_t reserved[56];
   struct vgpu_limits_device devices[VGPU_MAX_DEVICES];
 };
 
-/* Counters of processes that are gone, per device. Writers: processes of the container that take over a
- * dead slot (atomic add). Statistics only: a kill in the middle of folding may lose one process's counts. */
+/* One device of the container as a whole. The first three words count for processes that are gone; writers: processes
+ * of the container that take over a dead slot (atomic add). Statistics only: a kill in the middle of folding may lose one
+ * process's counts. The second cache line is the compute book that all processes of the container share; writers: each
+ * of them, by single atomic operations, never once per launch. Times are CLOCK_MONOTONIC of the node's first time
+ * namespace. */
 struct vgpu_usage_device {
   uint64_t allocations; /* atomic */
   uint64_t frees;       /* atomic */
   uint64_t refusals;    /* atomic */
   uint8_t reserved[40];
+  uint64_t spent_ns;     /* atomic, compare-and-swap; GPU time bought, to be held against the line of struct vgpu_rate */
+  uint64_t charged_ns;   /* atomic add; estimated cost of all launches, as the processes measured it (not scaled) */
+  uint64_t wanted_ns;    /* atomic; when a process last asked for GPU time */
+  uint64_t waited_ns;    /* atomic; when a thread last was kept waiting; renewed at least every 100 ms while it waits */
+  uint64_t throttled_ns; /* atomic add; how long threads were kept waiting, summed over threads */
+  uint64_t degraded_ns;  /* atomic add; time in which launches went on although no agent steered any more */
+  uint64_t launches;     /* atomic add; kernels and graphs, in lots */
+  uint64_t reserved1;
+  uint8_t reserved2[128];
 };
 
 /* One device of one process. Writer: the owner of the slot, one thread at a time, by whole atomic stores.
@@ -93,7 +138,11 @@ struct vgpu_usage_slot_device {
   uint64_t allocations;                    /* atomic; admitted */
   uint64_t frees;                          /* atomic */
   uint64_t refusals;                       /* atomic */
-  uint8_t reserved[32];
+  uint64_t served_ns;                      /* atomic; GPU time bought, by which waiting processes take turns */
+  uint64_t waiting_ns;                     /* atomic; until when a thread of it will wait for GPU time; 0: none does */
+  uint64_t launches;                       /* atomic; in lots */
+  uint64_t throttled_ns;                   /* atomic; how long its threads were kept waiting */
+  uint8_t reserved[128];
 };
 
 /* One process. `owner` is taken by compare-and-swap from 0 by the process that claims the slot and put
@@ -141,6 +190,11 @@ static inline size_t vgpu_usage_page_bytes(uint32_t device_count) {
 VGPU_LAYOUT(sizeof(struct vgpu_limits_device) == 192);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_device, generation) == 64);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_device, memory_limit_bytes) == 72);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_device, share_ppm) == 80);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_device, rate_generation) == 92);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_device, rates) == 128);
+VGPU_LAYOUT(sizeof(struct vgpu_rate) == 32);
+VGPU_LAYOUT(offsetof(struct vgpu_limits_page, heartbeat) == 68);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_page, epoch) == 20);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_page, allocation_key) == 24);
 VGPU_LAYOUT(offsetof(struct vgpu_limits_page, frozen) == 64);
@@ -148,12 +202,14 @@ VGPU_LAYOUT(offsetof(struct vgpu_limits_page, devices) == 128);
 VGPU_LAYOUT(sizeof(struct vgpu_limits_page) == 3200);
 VGPU_LAYOUT(sizeof(struct vgpu_usage_page) == 64);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_page, slot_high_water) == 24);
-VGPU_LAYOUT(sizeof(struct vgpu_usage_device) == 64);
+VGPU_LAYOUT(sizeof(struct vgpu_usage_device) == 256);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_device, spent_ns) == 64);
 VGPU_LAYOUT(sizeof(struct vgpu_usage_slot) == 64);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, epoch) == 32);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, life_lock) == 36);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, folded) == 48);
-VGPU_LAYOUT(sizeof(struct vgpu_usage_slot_device) == 128);
+VGPU_LAYOUT(sizeof(struct vgpu_usage_slot_device) == 256);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_slot_device, served_ns) == 96);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot_device, trying_bytes) == 64);
 
 #endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * cost.h - what a launch costs in GPU time, learnt from launches that were measured. One table per process; the key is the
+ * function (or the executable graph) with the rounded logarithms of the numbers of blocks and of threads.
+ *
+ * Measuring is by the clock of the GPU between two marks on the stream, so it includes what other contexts ran in
+ * between. While the process is known to be alone, estimates follow the mean; else they follow the lower envelope
+ * (they fall fast and rise slowly), which is steady whatever the neighbours do. What bias is left is the agent's to
+ * find: it compares what was charged with what was used, and publishes the quotient (vgpu_rate.scale_ppm).
+ *
+ * Thread-safe by single atomic words; a race between two learners loses one sample. No CUDA, no libc, no clock.
+ */
+#ifndef VGPU_COST_H
+#define VGPU_COST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+  VGPU_COST_ENTRIES = 4096,  /* a power of two */
+  VGPU_COST_PROBES = 8,      /* then the entry of last resort is shared by what finds no room */
+  VGPU_COST_EVERY = 16,      /* one launch of so many is measured, */
+  VGPU_COST_EVERY_STEADY = 64 /* or of so many, once the estimate is steady */
+};
+#define VGPU_COST_LONG_NS ((uint64_t)200000)   /* launches from here on are measured each time, and corrected exactly */
+#define VGPU_COST_GUESS_NS ((uint64_t)1000000) /* what is charged for a launch that can neither be known nor measured */
+
+/* One key. Atomic words; writers: all threads of the process. */
+struct vgpu_cost {
+  uint64_t key;       /* 0: free */
+  uint64_t cost_ns;   /* estimate; 0: not known yet */
+  uint64_t deviation_ns; /* mean absolute deviation of the samples */
+  uint32_t launches;  /* since the process began; wraps; counts are lost when threads race */
+  uint32_t samples;
+  uint32_t first;     /* 1: the first launch of this key is being measured */
+  uint32_t flags;     /* enum vgpu_cost_flags */
+};
+
+enum vgpu_cost_flags {
+  VGPU_COST_NAMED = 1,     /* the caller has looked at the function's name */
+  VGPU_COST_COLLECTIVE = 2 /* a collective: may spin until its peers run, so it must not be kept waiting */
+};
+
+struct vgpu_costs {
+  struct vgpu_cost entries[VGPU_COST_ENTRIES];
+  struct vgpu_cost last_resort;
+};
+
+/* The entry of a function (a driver's handle) or graph. Never NULL. */
+struct vgpu_cost *vgpu_cost_find(struct vgpu_costs *costs, const void *function, uint64_t blocks, uint32_t threads);
+
+enum vgpu_cost_step {
+  VGPU_COST_CHARGE, /* the cost is known: charge it */
+  VGPU_COST_SAMPLE, /* known; measure this launch too if that can be done */
+  VGPU_COST_FIRST,  /* not known: measure this launch, charge it when it is done (now, by guess, if it cannot be) */
+  VGPU_COST_BUSY    /* not known, and its first launch has not been measured yet: wait for that */
+};
+
+/* What to do about the next launch of the key; counts it, except for BUSY. */
+enum vgpu_cost_step vgpu_cost_next(struct vgpu_cost *cost);
+
+/* The first launch could not be measured after all: the next one may try. */
+void vgpu_cost_give_up(struct vgpu_cost *cost);
+
+/* A measured launch took `elapsed_ns`. Returns by how much the entry's charges for it were too low (> 0) or too high, given
+ * `charged_ns`: all of it for a first launch, an exact correction for long ones while alone, else 0. */
+int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns, bool alone);
+
+/* The key's content changed (a graph was updated): keep the estimate, measure the next launch. */
+void vgpu_cost_doubt(struct vgpu_cost *cost);
+
+#endif
