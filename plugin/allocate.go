@@ -47,7 +47,8 @@ func (s *Server) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 		return nil, status.Error(codeOf(err), err.Error())
 	}
 	s.count(func(st *Status) { st.Allocations++ })
-	s.log.Info("allocated", "devices", requestedIDs(request), "took", time.Since(start))
+	s.log.Info("allocated", "devices", requestedIDs(request), "allocations", variables(response, AllocationVariable),
+		"compute", variables(response, ComputeVariable), "took", time.Since(start))
 	return response, nil
 }
 
@@ -175,6 +176,15 @@ func codeOf(err error) codes.Code {
 	default:
 		return codes.Internal
 	}
+}
+
+// variables lists the values of one variable of the environment, by container.
+func variables(response *v1beta1.AllocateResponse, name string) []string {
+	var values []string
+	for _, container := range response.GetContainerResponses() {
+		values = append(values, container.GetEnvs()[name])
+	}
+	return values
 }
 
 func requestedIDs(request *v1beta1.AllocateRequest) []string {

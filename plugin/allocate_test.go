@@ -46,6 +46,7 @@ func keyOf(a kubelettest.Allocation) string { return a.Response.GetEnvs()[Alloca
 
 func TestAllocateAnswersInFull(t *testing.T) {
 	n, k := running(t, kubelettest.Options{})
+	n.books.SetCompute(ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: ledger.WholePPM, SlicesPerGPU: 10})
 	a, err := k.Allocate(t.Context(), pod("u1"), app, resource, 2)
 	must(t, err)
 	rec := n.books.Snapshot()[0]
@@ -56,10 +57,18 @@ func TestAllocateAnswersInFull(t *testing.T) {
 	if got := a.Response.GetEnvs()["NVIDIA_VISIBLE_DEVICES"]; got != uuidA+","+uuidB {
 		t.Errorf("visible devices %q", got)
 	}
+	compute := ledger.Compute{Mode: ledger.ComputeElastic, SharePPM: 100_000, CeilingPPM: ledger.WholePPM}
 	for _, g := range rec.Grants {
-		if g.MemoryLimitBytes != 8*gib {
+		if g.MemoryLimitBytes != 8*gib || g.Compute != compute {
 			t.Errorf("grant %+v", g)
 		}
+	}
+	const rule = "elastic share=10 ceiling=100" // of both GPUs
+	if got := a.Response.GetEnvs()[ComputeVariable]; got != rule {
+		t.Errorf("%s=%q, want %q", ComputeVariable, got, rule)
+	}
+	if !strings.Contains(n.log.String(), rule) {
+		t.Errorf("the log does not tell the rule in force:\n%s", n.log)
 	}
 	for _, m := range a.Response.GetMounts() {
 		if info, err := os.Lstat(m.GetHostPath()); err != nil || !info.Mode().IsRegular() {

@@ -207,8 +207,10 @@ var anyLibrary = ledger.Library{BuildID: testID, ContainerDir: "/usr/local/vgpud
 // TestResponseGoldens compares with testdata/allocate; -update rewrites it.
 func TestResponseGoldens(t *testing.T) {
 	rec := ledger.Record{Key: "00112233445566778899aabbccddeeff", Resource: resource, Library: anyLibrary, PagesDir: "/run/vgpud/pages", Grants: []ledger.Grant{
-		{UUID: uuidA, SliceIDs: []string{uuidA + "::2", uuidA + "::9"}, MemoryLimitBytes: 16 * gib},
-		{UUID: uuidB, SliceIDs: []string{uuidB + "::3"}, MemoryLimitBytes: 8 * gib},
+		{UUID: uuidA, SliceIDs: []string{uuidA + "::2", uuidA + "::9"}, MemoryLimitBytes: 16 * gib,
+			Compute: ledger.Compute{Mode: ledger.ComputeElastic, SharePPM: 200_000, CeilingPPM: ledger.WholePPM}},
+		{UUID: uuidB, SliceIDs: []string{uuidB + "::3"}, MemoryLimitBytes: 8 * gib,
+			Compute: ledger.Compute{Mode: ledger.ComputeElastic, SharePPM: 100_000, CeilingPPM: ledger.WholePPM}},
 	}}
 	cfg := Config{ResourceName: resource, KubeletDir: "/var/lib/kubelet", CDIKind: "nvidia.com/gpu",
 		ContainerDir: "/not/what/counts", LibraryDir: "/var/lib/vgpud/lib", PagesDir: "/nor/this", BuildID: "ff00ff00"}
@@ -244,6 +246,21 @@ func TestResponseGoldens(t *testing.T) {
 		}
 		if diff := cmp.Diff(string(want), string(got)); diff != "" {
 			t.Errorf("%s:\n%s", name, diff)
+		}
+	}
+}
+
+func TestComputeTexts(t *testing.T) {
+	hard := ledger.Compute{Mode: ledger.ComputeHard, SharePPM: 333_333, CeilingPPM: 333_333}
+	elastic := ledger.Compute{Mode: ledger.ComputeElastic, SharePPM: 300_000, CeilingPPM: 650_000}
+	for want, grants := range map[string][]ledger.Grant{
+		"none":                        {{UUID: "GPU-a", Compute: ledger.Compute{Mode: ledger.ComputeNone}}, {UUID: "GPU-b"}},
+		"hard share=33.3333":          {{UUID: "GPU-a", Compute: hard}},
+		"elastic share=30 ceiling=65": {{UUID: "GPU-a", Compute: elastic}, {UUID: "GPU-b", Compute: elastic}},
+		"GPU-a hard share=33.3333; GPU-b elastic share=30 ceiling=65": {{UUID: "GPU-a", Compute: hard}, {UUID: "GPU-b", Compute: elastic}},
+	} {
+		if got := computeTexts(grants); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

@@ -7,6 +7,8 @@ package plugin
 
 import (
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	v1beta1 "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -19,6 +21,8 @@ const (
 	// AllocationVariable carries the allocation key. It is how an allocation is found again in the kubelet's
 	// checkpoint, which keeps the response next to the pod's UID.
 	AllocationVariable = "VGPUD_ALLOCATION"
+	// ComputeVariable tells users which rule holds for their GPU time; nothing reads it. See ComputeText.
+	ComputeVariable = "VGPUD_COMPUTE"
 	// PreloadFile is what the dynamic loader of every program in the container reads.
 	PreloadFile = "/etc/ld.so.preload"
 
@@ -40,7 +44,7 @@ func Response(rec ledger.Record, cfg Config) *v1beta1.ContainerAllocateResponse 
 		uuids = append(uuids, g.UUID)
 	}
 	response := &v1beta1.ContainerAllocateResponse{
-		Envs:   map[string]string{AllocationVariable: rec.Key},
+		Envs:   map[string]string{AllocationVariable: rec.Key, ComputeVariable: computeTexts(rec.Grants)},
 		Mounts: mounts(rec, cfg),
 	}
 	if cfg.Strategy == StrategyCDI {
@@ -52,6 +56,34 @@ func Response(rec ledger.Record, cfg Config) *v1beta1.ContainerAllocateResponse 
 		response.Envs[visibleDevices] = strings.Join(uuids, ",")
 	}
 	return response
+}
+
+// computeTexts is the value of ComputeVariable: one text where it holds for every GPU, otherwise one for each, after its
+// UUID.
+func computeTexts(grants []ledger.Grant) string {
+	texts := make([]string, 0, len(grants))
+	for _, g := range grants {
+		texts = append(texts, ComputeText(g.Compute))
+	}
+	if len(slices.Compact(slices.Clone(texts))) == 1 {
+		return texts[0]
+	}
+	for i, g := range grants {
+		texts[i] = g.UUID + " " + texts[i]
+	}
+	return strings.Join(texts, "; ")
+}
+
+// ComputeText says how GPU time is limited, in percent of a GPU: "none", "hard share=30", "elastic share=30 ceiling=100".
+func ComputeText(c ledger.Compute) string {
+	percent := func(ppm uint32) string { return strconv.FormatFloat(float64(ppm)*100/ledger.WholePPM, 'f', -1, 64) }
+	switch c.Mode {
+	case ledger.ComputeHard:
+		return c.Mode + " share=" + percent(c.SharePPM)
+	case ledger.ComputeElastic:
+		return c.Mode + " share=" + percent(c.SharePPM) + " ceiling=" + percent(c.CeilingPPM)
+	}
+	return ledger.ComputeNone
 }
 
 // mounts lists the four files of an allocation: each is bound by itself, never a directory.

@@ -90,6 +90,7 @@ func (l *Ledger) grantsLocked(ids []string) ([]Grant, error) {
 		}
 		grants[last].SliceIDs = append(grants[last].SliceIDs, id)
 		grants[last].MemoryLimitBytes += gpu.SliceBytes()
+		grants[last].Compute = l.compute.grant(len(grants[last].SliceIDs), gpu.Slices)
 	}
 	return grants, nil
 }

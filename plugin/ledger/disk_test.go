@@ -70,7 +70,7 @@ func TestDamagedRecordsAreSetAside(t *testing.T) {
 	bad := map[string]string{
 		key(1): named(1, string(whole[:len(whole)/2])),
 		key(2): "",
-		key(3): named(3, strings.Replace(string(whole), `"version": 1`, `"version": 2`, 1)),
+		key(3): named(3, strings.Replace(string(whole), `"version": 2`, `"version": 3`, 1)),
 		key(4): string(whole), // another allocation's record
 		key(5): named(5, strings.Replace(string(whole), `"resource"`, `"resauce"`, 1)),
 		key(6): named(6, strings.Replace(string(whole), "GPU-a::0", "GPU-b::0", 1)),
@@ -148,7 +148,8 @@ func TestOddThingsInTheDirectory(t *testing.T) {
 }
 
 func TestTruncatedAnywhereIsNeverAccepted(t *testing.T) {
-	r := Record{Version: 1, Key: strings.Repeat("a", KeyBytes), Resource: "a.com/b", Library: anyLibrary, PagesDir: anyPages, Grants: []Grant{{"GPU-a", []string{"GPU-a::0"}, 5}}}
+	r := Record{Version: RecordVersion, Key: strings.Repeat("a", KeyBytes), Resource: "a.com/b", Library: anyLibrary, PagesDir: anyPages,
+		Grants: []Grant{{"GPU-a", []string{"GPU-a::0"}, 5, Compute{ComputeHard, 300_000, 300_000}}}}
 	data, err := r.encode()
 	if err != nil {
 		t.Fatal(err)

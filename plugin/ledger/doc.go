@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Package ledger holds the books of what is granted: how much of each GPU's memory the allocations of this node
-// hold, and one record per allocation on disk. It is the only owner of both; everything else reads.
+// Package ledger holds the books of what is granted: how much of each GPU's memory and time the allocations of this
+// node hold, and one record per allocation on disk. It is the only owner of both; everything else reads.
 //
 // A grant is made in three steps by the device plugin: Hold (in memory, mints the allocation key), Commit (the
 // record is on disk, synced, before any reply), and much later Release. Release also takes back a hold that was

@@ -54,7 +54,9 @@ type Ledger struct {
 
 	mu       sync.Mutex
 	gpus     map[string]GPU
+	compute  ComputePolicy
 	entries  map[string]*entry // by key
+	revision uint64            // raised whenever the committed allocations change
 	setAside []SetAside
 }
 
@@ -166,6 +168,7 @@ func (l *Ledger) Commit(key string) error {
 		return fmt.Errorf("commit %s: %w", key, err)
 	}
 	e.committed = true
+	l.revision++
 	return nil
 }
 
@@ -182,6 +185,7 @@ func (l *Ledger) Release(key string) error {
 		return fmt.Errorf("release %s: %w", key, err)
 	}
 	delete(l.entries, key)
+	l.revision++
 	return nil
 }
 
@@ -205,7 +209,15 @@ func (l *Ledger) Identify(key string, id Identity) error {
 		}
 	}
 	e.record = changed
+	l.revision++
 	return nil
+}
+
+// Revision changes whenever Snapshot does, and costs much less.
+func (l *Ledger) Revision() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.revision
 }
 
 // Record returns one allocation, if it is committed.

@@ -83,7 +83,8 @@ func TestHoldMergesPerGPU(t *testing.T) {
 		t.Fatalf("slice 10 of 10: %v, %v", r, err)
 	}
 	r = grant(t, l, "GPU-b::3", "GPU-a::9", "GPU-a::2")
-	want := []Grant{{"GPU-a", []string{"GPU-a::2", "GPU-a::9"}, 16 * gib}, {"GPU-b", []string{"GPU-b::3"}, 4 * gib}}
+	want := []Grant{{"GPU-a", []string{"GPU-a::2", "GPU-a::9"}, 16 * gib, Compute{Mode: ComputeNone}},
+		{"GPU-b", []string{"GPU-b::3"}, 4 * gib, Compute{Mode: ComputeNone}}}
 	if diff := cmp.Diff(want, r.Grants); diff != "" {
 		t.Error(diff)
 	}

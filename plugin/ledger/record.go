@@ -20,8 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RecordVersion is the version this package writes, and the only one it reads.
-const RecordVersion = 1
+// RecordVersion is the version this package writes. It also reads memoryOnlyVersion, whose grants say nothing of GPU time.
+const (
+	RecordVersion     = 2
+	memoryOnlyVersion = 1
+)
 
 // Sizes and names of records on disk: <key>.json, at most maxRecordBytes long; what cannot be read is renamed to
 // <key>.json.bad.
@@ -43,6 +46,8 @@ type Grant struct {
 	SliceIDs []string `json:"sliceIDs"`
 	// MemoryLimitBytes is the device memory that the container may use on this GPU: the sum over its slices.
 	MemoryLimitBytes uint64 `json:"memoryLimitBytes"`
+	// Compute is what the container may use of this GPU's time. Zero in a record of memoryOnlyVersion.
+	Compute Compute `json:"compute,omitzero"`
 }
 
 // Identity says which container an allocation belongs to. It is learnt after the grant, from the kubelet.
@@ -97,10 +102,12 @@ func (r Record) clone() Record {
 	return r
 }
 
+func knownVersion(version int) bool { return version == RecordVersion || version == memoryOnlyVersion }
+
 // validate checks what a reader of a record relies on.
 func (r Record) validate() error {
-	if r.Version != RecordVersion {
-		return fmt.Errorf("version %d is not known (this build knows %d)", r.Version, RecordVersion)
+	if !knownVersion(r.Version) {
+		return fmt.Errorf("version %d is not known (this build knows up to %d)", r.Version, RecordVersion)
 	}
 	if !validKey(r.Key) {
 		return fmt.Errorf("key %q is not %d hexadecimal digits", r.Key, KeyBytes)
@@ -119,6 +126,9 @@ func (r Record) validate() error {
 		if len(g.SliceIDs) == 0 {
 			return fmt.Errorf("grant of GPU %q has no slices", g.UUID)
 		}
+		if err := r.validateCompute(g); err != nil {
+			return fmt.Errorf("grant of GPU %q: %w", g.UUID, err)
+		}
 		for _, id := range g.SliceIDs {
 			uuid, _, err := ParseSliceID(id)
 			if err != nil {
@@ -129,6 +139,17 @@ func (r Record) validate() error {
 			}
 			seen[id] = true
 		}
+	}
+	return nil
+}
+
+// validateCompute checks a grant's part in GPU time: there in every version but the one that has none.
+func (r Record) validateCompute(g Grant) error {
+	if r.Version != memoryOnlyVersion {
+		return g.Compute.validate()
+	}
+	if g.Compute != (Compute{}) {
+		return fmt.Errorf("compute in a record of version %d", r.Version)
 	}
 	return nil
 }
@@ -180,7 +201,7 @@ func decodeRecord(data []byte) (Record, error) {
 	if err := json.Unmarshal(data, &head); err != nil {
 		return Record{}, fmt.Errorf("decode: %w", err)
 	}
-	if head.Version != RecordVersion {
+	if !knownVersion(head.Version) {
 		return Record{}, Record{Version: head.Version}.validate()
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
