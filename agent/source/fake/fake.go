@@ -137,3 +137,56 @@ func (k *Kubelet) Holders(context.Context) (source.Holders, error) {
 	defer k.mu.Unlock()
 	return source.Holders{List: slices.Clone(k.holders), Pods: maps.Clone(k.pods), PodsError: k.podsErr}, k.err
 }
+
+// Utilizations answers once with each set of samples.
+type Utilizations struct {
+	mu      sync.Mutex
+	samples []source.ProcessUtilization
+	err     error
+}
+
+// Add puts samples beside those that were not read yet, and clears the error.
+func (u *Utilizations) Add(samples ...source.ProcessUtilization) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.samples, u.err = append(u.samples, samples...), nil
+}
+
+// Fail makes every read fail until the next Add.
+func (u *Utilizations) Fail(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.err = err
+}
+
+// Utilization implements source.Utilizations.
+func (u *Utilizations) Utilization(context.Context) ([]source.ProcessUtilization, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.err != nil {
+		return nil, u.err
+	}
+	samples := u.samples
+	u.samples = nil
+	return samples, nil
+}
+
+// Keys answers from ByPID.
+type Keys struct {
+	ByPID map[int]string
+	Err   error
+}
+
+// Keys implements source.Keys.
+func (k *Keys) Keys(pids []int) (map[int]string, error) {
+	if k.Err != nil {
+		return nil, k.Err
+	}
+	keys := map[int]string{}
+	for _, pid := range pids {
+		if key, known := k.ByPID[pid]; known {
+			keys[pid] = key
+		}
+	}
+	return keys, nil
+}
