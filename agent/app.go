@@ -120,6 +120,7 @@ func (a *app) open() error {
 	if a.books, err = ledger.Open(filepath.Join(a.config.StateDir, recordsDirectory)); err != nil {
 		return fmt.Errorf("open ledger: %w", err)
 	}
+	a.books.SetCompute(a.config.compute())
 	for _, aside := range a.books.SetAside() {
 		a.log.Error("not a record that can be read; the others stand", "path", aside.Path, "reason", aside.Reason)
 	}

@@ -23,6 +23,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
 // Config is the validated configuration of `vgpud run`. It does not change while the agent runs.
@@ -30,6 +32,8 @@ type Config struct {
 	ResourceName       string
 	SlicesPerGPU       int
 	MemoryMarginBytes  uint64
+	ComputeMode        string // ledger.ComputeElastic, ComputeHard or ComputeNone
+	ComputeCeiling     int    // percent; of ComputeElastic
 	DeviceListStrategy string
 	CDIKind            string
 	KubeletDir         string
@@ -105,10 +109,23 @@ func loadConfig(command *cobra.Command, environ []string) (Config, error) {
 		return Config{}, fmt.Errorf("read configuration: %w", errors.Join(faults...))
 	}
 	config.ignored = unknownVariables(environment)
-	if err := checkOverlap(config, filepath.Clean); err != nil {
+	if err := errors.Join(checkCompute(config), checkOverlap(config, filepath.Clean)); err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
 	return config, nil
+}
+
+// checkCompute refuses a ceiling that would bound nothing.
+func checkCompute(config Config) error {
+	if config.ComputeMode == ledger.ComputeElastic || config.ComputeCeiling == maxPercent {
+		return nil
+	}
+	return fmt.Errorf("compute-ceiling: value %q: compute-mode is %s, which lends nothing: leave it out", config.values["compute-ceiling"], config.ComputeMode)
+}
+
+// compute is how new allocations share GPU time.
+func (c Config) compute() ledger.ComputePolicy {
+	return ledger.ComputePolicy{Mode: c.ComputeMode, CeilingPPM: uint32(c.ComputeCeiling) * ledger.WholePPM / maxPercent, SlicesPerGPU: c.SlicesPerGPU}
 }
 
 // readConfigFile returns the options that the file sets, as text, and what is wrong with the rest. Unknown and
@@ -199,7 +216,7 @@ func (c Config) Print(out io.Writer) error {
 	for name, text := range c.values {
 		values[name] = text
 	}
-	values["slices-per-gpu"] = c.SlicesPerGPU
+	values["slices-per-gpu"], values["compute-ceiling"] = c.SlicesPerGPU, c.ComputeCeiling
 	text, err := yaml.Marshal(values)
 	if err != nil {
 		return fmt.Errorf("print configuration: %w", err)

@@ -36,7 +36,7 @@ func nearOptions(name string) []string {
 
 // unknownVariables lists the variables that begin as those of options do and are none.
 func unknownVariables(environment map[string]string) []string {
-	known := map[string]bool{environmentPrefix + "CONFIG": true, plugin.AllocationVariable: true}
+	known := map[string]bool{environmentPrefix + "CONFIG": true, plugin.AllocationVariable: true, plugin.ComputeVariable: true}
 	for _, option := range options() {
 		known[option.environmentName()] = true
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vgpud/vgpud/plugin"
+	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
 // load runs the loader on a command line, an environment and the text of a file ("" for none).
@@ -45,7 +46,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if config.ResourceName != "nvidia.com/gpu" || config.SlicesPerGPU != 10 || config.TickInterval != time.Second ||
-		config.DeviceListStrategy != "envvar" || config.TextfileDir != "" || config.KubeletDir != "/var/lib/kubelet" {
+		config.ComputeMode != "elastic" || config.ComputeCeiling != 100 || config.DeviceListStrategy != "envvar" || config.TextfileDir != "" || config.KubeletDir != "/var/lib/kubelet" {
 		t.Errorf("%+v", config)
 	}
 }
@@ -84,6 +85,9 @@ func TestBadValues(t *testing.T) {
 		{"slices-per-gpu", "0", "1 to 1000"}, {"slices-per-gpu", "-2", "1 to 1000"}, {"slices-per-gpu", "1000000", "1 to 1000"},
 		{"slices-per-gpu", "two", "1 to 1000"}, {"slices-per-gpu", "1.5", "1 to 1000"},
 		{"memory-margin", "-1", "want e.g. 4Gi, 512Mi, 1.5G (1024-based) or bytes"}, {"memory-margin", "50%", "unknown suffix"}, {"memory-margin", "99999999999G", "64 bits"},
+		{"compute-mode", "soft", "elastic, hard, none"}, {"compute-mode", "", "elastic, hard, none"}, {"compute-mode", "Hard", "elastic, hard, none"},
+		{"compute-ceiling", "0", percentRule}, {"compute-ceiling", "101", percentRule}, {"compute-ceiling", "50%", percentRule},
+		{"compute-ceiling", "12.5", percentRule}, {"compute-ceiling", "-5", percentRule}, {"compute-ceiling", "most", percentRule}, {"compute-ceiling", " ", percentRule},
 		{"device-list-strategy", "volume-mounts", "envvar, cdi-cri"}, {"cdi-kind", "gpu", "<vendor>/<class>"},
 		{"cdi-kind", "nvidia.com/gpu/x", "<vendor>/<class>"}, {"cdi-kind", "1nvidia/gpu", "start with letter"}, {"container-dir", "/a#b", "#"},
 		{"kubelet-dir", "relative", "absolute"}, {"pages-dir", "/", "absolute"}, {"pages-dir", "/a b", "blanks"},
@@ -141,6 +145,29 @@ func TestAcceptedValuesAreGoodForThePlugin(t *testing.T) {
 	}
 	if accepted < 20 {
 		t.Errorf("%d values accepted: nothing was tested", accepted)
+	}
+}
+
+func TestComputeOptions(t *testing.T) {
+	for _, test := range []struct {
+		arguments []string
+		want      ledger.ComputePolicy
+	}{
+		{nil, ledger.ComputePolicy{Mode: "elastic", CeilingPPM: 1_000_000, SlicesPerGPU: 10}},
+		{[]string{"--compute-ceiling=60", "--slices-per-gpu=4"}, ledger.ComputePolicy{Mode: "elastic", CeilingPPM: 600_000, SlicesPerGPU: 4}},
+		{[]string{"--compute-mode=hard"}, ledger.ComputePolicy{Mode: "hard", CeilingPPM: 1_000_000, SlicesPerGPU: 10}},
+		{[]string{"--compute-mode=none", "--compute-ceiling=100"}, ledger.ComputePolicy{Mode: "none", CeilingPPM: 1_000_000, SlicesPerGPU: 10}},
+	} {
+		config, err := load(t, test.arguments, nil, "")
+		if got := config.compute(); err != nil || got != test.want {
+			t.Errorf("%v: %+v, %v; want %+v", test.arguments, got, err, test.want)
+		}
+	}
+	for _, mode := range []string{"hard", "none"} {
+		_, err := load(t, []string{"--compute-mode=" + mode}, []string{"VGPUD_COMPUTE_CEILING=60"}, "")
+		if err == nil || !strings.Contains(err.Error(), `compute-ceiling: value "60": compute-mode is `+mode) {
+			t.Errorf("a ceiling beside %s: %v", mode, err)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/plugin"
+	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
 // option is one thing that can be configured: a flag, a key of the file and a variable of the environment.
@@ -38,6 +39,9 @@ const (
 	formatJSON = "json"
 )
 
+// wholeGPU is the ceiling that bounds nothing.
+const wholeGPU = "100"
+
 // maxSlicesPerGPU bounds what one card is cut into; the plugin checks the whole list against the kubelet's limit.
 const maxSlicesPerGPU = 1000
 
@@ -54,6 +58,14 @@ func options() []option {
 		}},
 		{"memory-margin", "0", "memory of each GPU that is never granted, beyond what the driver reserves, e.g. 256Mi", func(c *Config, text string) (err error) {
 			c.MemoryMarginBytes, _, err = parseQuantity(text)
+			return err
+		}},
+		{"compute-mode", ledger.ComputeElastic, "how new allocations share a GPU's time: elastic (each is promised its slices' part, and lent what the others leave), hard (its part is a cap) or none (not limited)", func(c *Config, text string) error {
+			c.ComputeMode = text
+			return oneOf(text, ledger.ComputeElastic, ledger.ComputeHard, ledger.ComputeNone)
+		}},
+		{"compute-ceiling", wholeGPU, "most of a GPU's time that an elastic allocation may use, in percent, loans included; never less than its own part", func(c *Config, text string) (err error) {
+			c.ComputeCeiling, err = parseCeiling(text)
 			return err
 		}},
 		{"device-list-strategy", plugin.StrategyEnvvar, "how a container is given its GPU: envvar (NVIDIA_VISIBLE_DEVICES) or cdi-cri (CDI device names)", func(c *Config, text string) error {
@@ -133,6 +145,14 @@ func parseCount(text string) (int, error) {
 	return count, nil
 }
 
+func parseCeiling(text string) (int, error) {
+	percent, set, err := parsePercent(text)
+	if err == nil && !set {
+		err = errors.New("want " + percentRule)
+	}
+	return percent, err
+}
+
 func parseInterval(text string) (time.Duration, error) {
 	if _, err := strconv.ParseFloat(text, 64); err == nil {
 		return 0, errors.New("a unit is missing, e.g. 5s; want a duration from 100ms to 1m")
@@ -153,6 +173,13 @@ func (c Config) newLogger(out io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, handlerOptions))
 }
 
+// computeRule is what the documentation says of shares; one paragraph.
+const computeRule = "Shares of GPU time: an allocation's part of a GPU is the slices that it holds there divided by `slices-per-gpu`, and at " +
+	"least 1 percent. Mode, part and ceiling are decided when it is granted and stay for its life; another mode is for new " +
+	"allocations. A container sees them in `VGPUD_COMPUTE`, such as `elastic share=30 ceiling=100` (percent). In the container " +
+	"`CUDA_DEVICE_SM_LIMIT` and `CUDA_DEVICE_SM_LIMIT_<i>`, " + percentRule + ", can lower the part and never raise it: empty counts " +
+	"as not set, 100 lowers nothing, and what is not such a number counts as 1."
+
 // writeOptionsMarkdown renders docs/config.md.
 func writeOptionsMarkdown(out io.Writer) error {
 	var text strings.Builder
@@ -171,7 +198,7 @@ func writeOptionsMarkdown(out io.Writer) error {
 		}
 		fmt.Fprintf(&text, "| `%s` | `%s` | %s | %s |\n", option.name, option.environmentName(), fallback, option.help)
 	}
-	text.WriteString("\nAmounts of memory: " + quantityRule + ".\n")
+	text.WriteString("\nAmounts of memory: " + quantityRule + ".\n\n" + computeRule + "\n")
 	_, err := io.WriteString(out, text.String())
 	return err
 }
