@@ -156,6 +156,36 @@ static int set_card(struct gs_card *card, const char *key, const char *value) {
   return 0;
 }
 
+/* A whole number of `unit` ns from `low` to `high`. */
+static int set_time(uint64_t *ns, const char *value, uint64_t unit, uint64_t low, uint64_t high) {
+  uint64_t number = 0;
+  if (!parse_number(value, &number) || number < low || number > high) return -1;
+  *ns = number * unit;
+  return 1;
+}
+
+static int set_small(uint32_t *setting, const char *value, uint32_t high) {
+  uint64_t number = 0;
+  if (!parse_number(value, &number) || number > high) return -1;
+  *setting = (uint32_t)number;
+  return 1;
+}
+
+/* One key of how GPU time passes and is shown. 1: set, 0: unknown, -1: bad value. */
+static int set_time_model(struct gs_settings *settings, const char *key, const char *value) {
+  if (strcmp(key, "sharing") == 0) {
+    settings->sharing = strcmp(value, "mps") == 0 ? GS_SHARING_MPS : GS_SHARING_TIME_SLICE;
+    return strcmp(value, "mps") == 0 || strcmp(value, "time-slice") == 0 ? 1 : -1;
+  }
+  if (strcmp(key, "timeslice_us") == 0) return set_time(&settings->timeslice_ns, value, 1000, 10, 1000000);
+  if (strcmp(key, "kernel_ns") == 0) return set_time(&settings->kernel_ns, value, 1, 0, UINT64_MAX);
+  if (strcmp(key, "kernel_jitter_permille") == 0) return set_small(&settings->jitter_permille, value, 900);
+  if (strcmp(key, "nvml_sample_ms") == 0) return set_time(&settings->sample_ns, value, 1000000, 10, 10000);
+  if (strcmp(key, "nvml_lag_ms") == 0) return set_time(&settings->sample_lag_ns, value, 1000000, 0, 100000);
+  if (strcmp(key, "nvml_missing_percent") == 0) return set_small(&settings->missing_percent, value, 100);
+  return 0;
+}
+
 /* One key of the machine. 1: set, 0: unknown, -1: bad value. */
 static int set_machine(struct gs_settings *settings, const char *key, const char *value) {
   uint64_t number = 0;
@@ -183,8 +213,7 @@ static int set_machine(struct gs_settings *settings, const char *key, const char
     settings->device_nodes = parse_number(value, &number) ? (uint32_t)number : 2;
     return settings->device_nodes <= 1 ? 1 : -1;
   }
-  if (strcmp(key, "kernel_ns") == 0) return parse_number(value, &settings->kernel_ns) ? 1 : -1;
-  return 0;
+  return set_time_model(settings, key, value);
 }
 
 /* Applies one pair. Card keys go to all cards, "gpu.N.key" and "uuid.N" to one. */
@@ -243,6 +272,8 @@ static void defaults(struct gs_region *region) {
   settings->gpu_count = 1;
   settings->cuda_version = 12020;
   settings->pitch_alignment_bytes = 512;
+  settings->timeslice_ns = 2000000;
+  settings->sample_ns = 200000000;
   snprintf(settings->driver_version, sizeof settings->driver_version, "535.261.03");
   for (uint32_t i = 0; i < GS_MAX_GPUS; i++) {
     struct gs_card *card = &region->gpus[i].card;
@@ -264,6 +295,8 @@ int gs_config_apply(struct gs_region *region, const char *text, const char *path
   for (uint32_t i = 0; i < region->settings.gpu_count; i++)
     if (region->gpus[i].card.reserved_bytes > region->gpus[i].card.memory_bytes)
       return complain("reserved", "more than the card has");
+  if (region->settings.sample_lag_ns > (GS_PERIODS - 2) * region->settings.sample_ns)
+    return complain("nvml_lag_ms", "more than 14 sample periods");
   return 0;
 }
 

@@ -45,7 +45,7 @@ static void end(struct gs_context *context) {
 }
 
 static void wait_for_work(struct gs_device *device) {
-  gs_engine_wait(device->gpu, gs_engine_mark(device->gpu));
+  gs_engine_wait_channels(device->gpu, GS_ALL_CHANNELS);
 }
 
 static CUresult push(struct gs_context *context) {

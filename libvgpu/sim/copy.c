@@ -19,7 +19,7 @@ enum gs_side gs_side_of(uint64_t address, uint64_t bytes) {
 }
 
 void gs_wait_all(struct gs_context *context) {
-  gs_engine_wait(context->device->gpu, gs_engine_mark(context->device->gpu));
+  gs_engine_wait_channels(context->device->gpu, GS_ALL_CHANNELS);
 }
 
 void gs_move(struct gs_context *context, uint64_t target, enum gs_side target_side, uint64_t source,

@@ -146,8 +146,14 @@ void gs_pool_reset_device(struct gs_device *device); /* likewise; the caller hol
 
 /* stream.c */
 bool gs_stream_valid(CUstream stream);
-void gs_stream_worked(CUstream stream, uint64_t mark); /* its last work ends at the mark */
-void gs_stream_wait_mark(CUstream stream, uint64_t mark);
+struct gs_device *gs_stream_device(struct gs_context *context, CUstream stream); /* on which its work runs */
+/* Adds work to the stream, in the order that default streams keep with others. Sleeps while the process' queue is full, so
+ * the caller holds no lock. Answers the work's mark, see engine.h. */
+uint64_t gs_stream_enqueue(struct gs_context *context, CUstream stream, const struct gs_work *work);
+
+/* event.c: what cuEventRecord and cuStreamWaitEvent do. */
+CUresult gs_event_record(CUevent event, CUstream stream);
+CUresult gs_event_wait(CUstream stream, CUevent event);
 
 /* stream.c, event.c, module.c: objects of a context that ends. */
 void gs_streams_release_context(struct gs_context *context);

@@ -1,30 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * engine.h - simulated GPU time. Each process has one queue of work per GPU; the GPU serves all queues that
- * have work by turns so fine that each gets an equal part (processor sharing), as time-slicing does over
- * times that are long against a slice. Nothing runs: progress is worked out when somebody looks.
+ * engine.h - simulated GPU time. Each process has a queue of at most GS_QUEUE_DEPTH pieces of work per GPU, sorted into
+ * GS_CHANNELS channels: what is in one channel runs in order, channels run side by side and share the GPU's
+ * multiprocessors. Between processes the GPU is sliced in time, or with `sharing = mps` all run at once.
+ *
+ * Nothing runs: whoever looks brings the GPU's state forward to the present, under the GPU's lock, exactly as the GPU
+ * would have gone through it. Times are CLOCK_MONOTONIC in ns.
  */
 #ifndef GPUSIM_ENGINE_H
 #define GPUSIM_ENGINE_H
 
 #include "region.h"
 
-/* Adds `ns` of work to this process' queue. Answers a mark: that work is done when gs_engine_done says so. If
- * `finish_ns` is given, it gets the monotonic time at which that will be if nothing else is enqueued. */
-uint64_t gs_engine_enqueue(struct gs_gpu *gpu, uint64_t ns, uint64_t *finish_ns);
+#define GS_ALL_CHANNELS UINT32_MAX
 
-/* Mark of all work enqueued so far by this process. */
-uint64_t gs_engine_mark(struct gs_gpu *gpu);
+enum gs_work_kind {
+  GS_WORK_KERNEL, /* keeps the channel busy for `ns`, and `sm_permille` of the GPU while it runs */
+  GS_WORK_EVENT,  /* when it is reached, its stamp gets the time */
+  GS_WORK_WAIT    /* holds the channel up until `wait_mark` is reached */
+};
 
+/* When an event was reached. Lies in the process' private memory, at an address that stays writable for good; the engine
+ * writes it. What was recorded before and has not been reached yet is forgotten by a new record. */
+struct gs_stamp {
+  uint64_t mark;       /* of the EVENT; 0: reached when it was recorded, or never recorded */
+  uint64_t reached_ns; /* 0: not reached */
+};
+
+struct gs_work {
+  uint64_t ns;             /* KERNEL: alone on the GPU */
+  uint32_t sm_permille;    /* KERNEL: 1 to 1000 */
+  uint32_t kind;           /* enum gs_work_kind */
+  uint64_t wait_mark;      /* WAIT: a mark of this process and GPU */
+  struct gs_stamp *stamp;  /* EVENT */
+  uint32_t after_channels; /* also held up until all that was enqueued before in these channels (bits) is done */
+};
+
+/* Adds work to a channel of this process' queue. Sleeps while the queue is full, so no lock may be held but the caller's
+ * own. Answers a mark, later ones greater: that work is done when gs_engine_done says so; 0: done already. */
+uint64_t gs_engine_enqueue(struct gs_gpu *gpu, uint32_t channel, const struct gs_work *work);
+
+/* Whether the work with this mark is done. 0 is always done. */
 bool gs_engine_done(struct gs_gpu *gpu, uint64_t mark);
 
 /* Sleeps until the mark is reached. */
 void gs_engine_wait(struct gs_gpu *gpu, uint64_t mark);
 
-/* GPU time used in the last `window` full buckets, in parts per thousand of that time; of one client, or of
- * all if `slot` is negative. */
-uint32_t gs_engine_utilization(struct gs_gpu *gpu, int slot, uint32_t window);
+/* Mark of the last work in a channel; 0: none. */
+uint64_t gs_engine_channel_mark(struct gs_gpu *gpu, uint32_t channel);
+
+/* Whether the channels (bits) are empty now. */
+bool gs_engine_channels_done(struct gs_gpu *gpu, uint32_t channels);
+
+/* Sleeps until all that is in the channels (bits) at the time of the call is done. */
+void gs_engine_wait_channels(struct gs_gpu *gpu, uint32_t channels);
+
+/* When the stamp was reached; 0: not yet. */
+uint64_t gs_engine_stamp(struct gs_gpu *gpu, const struct gs_stamp *stamp);
+
+/* Brings the GPU's books up to the present. */
+void gs_engine_update(struct gs_gpu *gpu);
+
+/* The last whole sample period that NVML shows. */
+struct gs_sample {
+  uint64_t end_ns;
+  uint64_t busy_ns; /* time in which a kernel ran; 0: none did, or the sample got lost */
+  uint32_t percent; /* rounded */
+};
+
+/* The period's sample of one client, or of the whole GPU if `slot` is negative. */
+struct gs_sample gs_engine_sample(struct gs_gpu *gpu, int slot);
 
 /* For books.c; the caller holds the GPU's lock. */
 bool gs_engine_busy(struct gs_gpu *gpu, uint32_t slot);

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * event.c - events: marks in the queue of simulated GPU time, with the time at which they are reached as foretold
- * when they were recorded (exact unless another process comes in between).
+ * event.c - events: places in a channel of simulated GPU time that get the time at which they are reached, other
+ * processes' slices included.
  */
 #include "driver.h"
 
 struct gs_event {
   struct gs_object object;
-  uint64_t mark;
-  uint64_t finish_ns;
+  struct gs_stamp stamp;
   unsigned flags;
   bool recorded;
 };
@@ -43,49 +42,44 @@ CU_API(cuEventDestroy_v2)(CUevent event) {
 }
 CU_ALIAS(cuEventDestroy, cuEventDestroy_v2)
 
-static CUresult record(CUevent event, CUstream stream) {
+CUresult gs_event_record(CUevent event, CUstream stream) {
   NEED_CONTEXT(context);
   if (!gs_object_alive(&events, event) || !gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (event->object.context->device != context->device) return CUDA_ERROR_INVALID_HANDLE;
-  event->mark = gs_engine_enqueue(context->device->gpu, 0, &event->finish_ns);
+  const struct gs_work work = {.kind = GS_WORK_EVENT, .stamp = &event->stamp};
+  gs_stream_enqueue(context, stream, &work);
   event->recorded = true;
   return CUDA_SUCCESS;
 }
 
 CU_API(cuEventRecord)(CUevent event, CUstream stream) {
   ENTER(cuEventRecord);
-  return record(event, stream);
+  return gs_event_record(event, stream);
 }
 
 CU_API(cuEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
   ENTER(cuEventRecordWithFlags);
   if (flags > 1) return CUDA_ERROR_INVALID_VALUE;
-  return record(event, stream);
+  return gs_event_record(event, stream);
 }
 
-/* Whether the event's work is done. One found undone after its foretold time ends when it is found done. */
-static bool event_done(struct gs_event *event) {
-  struct gs_gpu *gpu = event->object.context->device->gpu;
-  if (gs_engine_done(gpu, event->mark)) return true;
-  uint64_t now = gs_now_ns();
-  if (event->finish_ns < now) event->finish_ns = now;
-  return false;
+/* When the event was reached; 0: not yet. One that was never recorded counts as reached. */
+static uint64_t reached_ns(struct gs_event *event) {
+  if (!event->recorded) return 1;
+  return gs_engine_stamp(event->object.context->device->gpu, &event->stamp);
 }
 
 CU_API(cuEventQuery)(CUevent event) {
   ENTER(cuEventQuery);
   if (!gs_object_alive(&events, event)) return CUDA_ERROR_INVALID_HANDLE;
-  return event_done(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return reached_ns(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CU_API(cuEventSynchronize)(CUevent event) {
   ENTER(cuEventSynchronize);
   if (!gs_object_alive(&events, event)) return CUDA_ERROR_INVALID_HANDLE;
   struct gs_device *device = event->object.context->device;
-  bool waited = !event_done(event);
-  gs_engine_wait(device->gpu, event->mark);
-  uint64_t now = gs_now_ns();
-  if (waited && now > event->finish_ns + 1000000) event->finish_ns = now; /* others came in between */
+  gs_engine_wait(device->gpu, __atomic_load_n(&event->stamp.mark, __ATOMIC_RELAXED));
   gs_pool_trim_device(device);
   return CUDA_SUCCESS;
 }
@@ -96,17 +90,32 @@ CU_API(cuEventElapsedTime)(float *milliseconds, CUevent start, CUevent end) {
   if (!gs_object_alive(&events, start) || !gs_object_alive(&events, end)) return CUDA_ERROR_INVALID_HANDLE;
   if (!start->recorded || !end->recorded) return CUDA_ERROR_INVALID_HANDLE;
   if ((start->flags | end->flags) & EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
-  if (!event_done(start) || !event_done(end)) return CUDA_ERROR_NOT_READY;
-  *milliseconds = (float)((double)(int64_t)(end->finish_ns - start->finish_ns) / 1e6);
+  uint64_t from = reached_ns(start);
+  uint64_t to = reached_ns(end);
+  if (!from || !to) return CUDA_ERROR_NOT_READY;
+  *milliseconds = (float)((double)(int64_t)(to - from) / 1e6);
+  return CUDA_SUCCESS;
+}
+
+/* Work of another GPU is waited for here and now, since each GPU's queues know only of that GPU. */
+CUresult gs_event_wait(CUstream stream, CUevent event) {
+  NEED_CONTEXT(context);
+  if (!gs_stream_valid(stream) || !gs_object_alive(&events, event)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!event->recorded || reached_ns(event)) return CUDA_SUCCESS;
+  struct gs_device *device = event->object.context->device;
+  const struct gs_work work = {.kind = GS_WORK_WAIT,
+                               .wait_mark = __atomic_load_n(&event->stamp.mark, __ATOMIC_RELAXED)};
+  if (device == gs_stream_device(context, stream))
+    gs_stream_enqueue(context, stream, &work);
+  else
+    gs_engine_wait(device->gpu, work.wait_mark);
   return CUDA_SUCCESS;
 }
 
 CU_API(cuStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
   ENTER(cuStreamWaitEvent);
   if (flags > 1) return CUDA_ERROR_INVALID_VALUE;
-  if (!gs_stream_valid(stream) || !gs_object_alive(&events, event)) return CUDA_ERROR_INVALID_HANDLE;
-  gs_stream_wait_mark(stream, event->mark);
-  return CUDA_SUCCESS;
+  return gs_event_wait(stream, event);
 }
 
 static void free_event(void *event) {

@@ -30,7 +30,8 @@ static CUresult launch(CUfunction kernel, const unsigned grid[3], const unsigned
   if ((uint64_t)block[0] * block[1] * block[2] > THREADS_PER_BLOCK) return CUDA_ERROR_INVALID_VALUE;
   if (shared > SHARED_BYTES && shared > (unsigned)kernel->dynamic_shared_bytes) return CUDA_ERROR_INVALID_VALUE;
   uint64_t ns = kernel->duration_ns == UINT64_MAX ? gs_driver.settings->kernel_ns : kernel->duration_ns;
-  if (ns > 0) gs_stream_worked(stream, gs_engine_enqueue(context->device->gpu, ns, NULL));
+  if (ns > 0)
+    gs_stream_enqueue(context, stream, &(struct gs_work){.kind = GS_WORK_KERNEL, .ns = ns, .sm_permille = 1000});
   return CUDA_SUCCESS;
 }
 

@@ -11,7 +11,7 @@ unsigned nv_find_users(struct gs_gpu *gpu, struct nv_user *users, unsigned room)
   uint32_t slots = __atomic_load_n(&gs_self.region->slot_high[GS_KIND_CUDA], __ATOMIC_SEQ_CST);
   for (uint32_t slot = 0; slot < slots && count < room; slot++) {
     uint64_t held = __atomic_load_n(&gpu->held_bytes[slot], __ATOMIC_RELAXED);
-    if (held == 0 && __atomic_load_n(&gpu->queues[slot].enqueued_ns, __ATOMIC_RELAXED) == 0) continue;
+    if (held == 0 && __atomic_load_n(&gpu->queues[slot].numbers, __ATOMIC_RELAXED) == 0) continue;
     int pid = gs_slot_pid(slot);
     if (pid > 0) users[count++] = (struct nv_user){.pid = (unsigned)pid, .slot = slot, .held_bytes = held};
   }

@@ -10,11 +10,11 @@
 
 #include "nvml_types.h"
 
-enum { CLOCK_GRAPHICS = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, CLOCK_VIDEO = 3, IDLE_MHZ = 210, UTILIZATION_BUCKETS = 2 };
+enum { CLOCK_GRAPHICS = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, CLOCK_VIDEO = 3, IDLE_MHZ = 210 };
 
-/* What NVML calls utilisation: the part of the last full sample period (200 ms here) in which anything ran. */
+/* What NVML calls utilisation: the part of the last whole sample period in which anything ran. */
 static unsigned percent_busy(nvmlDevice_t device) {
-  return (gs_engine_utilization(device->gpu, -1, UTILIZATION_BUCKETS) + 5) / 10;
+  return gs_engine_sample(device->gpu, -1).percent;
 }
 
 static unsigned power_mw(nvmlDevice_t device) {
@@ -171,7 +171,7 @@ NV_ALIAS(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrot
 static nvmlReturn_t engine_at_rest(unsigned *percent, unsigned *period_us) {
   if (!percent || !period_us) return NVML_ERROR_INVALID_ARGUMENT;
   *percent = 0;
-  *period_us = 200000;
+  *period_us = (unsigned)(gs_self.region->settings.sample_ns / 1000);
   return NVML_SUCCESS;
 }
 

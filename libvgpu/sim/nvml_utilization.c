@@ -12,26 +12,40 @@
 
 #include "nvml_types.h"
 
-enum { SAMPLE_BUCKETS = 10 }; /* one sample per process: its last second */
+/* A sample's time is one of the wall clock, worked out anew each time: so much it may differ for the same sample. */
+enum { SAME_SAMPLE_US = 1000 };
 
-/* One sample per process whose time is later than `since_us`. With too little room: how many there are. */
+/* The wall clock at a monotonic time. */
+static unsigned long long wall_us(uint64_t monotonic_ns) {
+  struct timespec wall;
+  uint64_t now_ns = gs_now_ns();
+  clock_gettime(CLOCK_REALTIME, &wall);
+  uint64_t wall_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
+  return (wall_ns - now_ns + monotonic_ns) / 1000;
+}
+
+/* One sample per process that used the card in the last sample period to be seen, if the period ended after
+ * `since_us`. With too little room: how many there are. */
 NV_API(nvmlDeviceGetProcessUtilization)
 (nvmlDevice_t device, struct nv_process_sample *samples, unsigned *count, unsigned long long since_us) {
   struct nv_user users[GS_CUDA_SLOTS];
-  struct timespec now;
+  struct nv_process_sample found[GS_CUDA_SLOTS];
+  unsigned number = 0;
   NV_ENTER_DEVICE(nvmlDeviceGetProcessUtilization, device);
   if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-  clock_gettime(CLOCK_REALTIME, &now);
-  unsigned long long now_us = (unsigned long long)now.tv_sec * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
-  unsigned found = since_us < now_us ? nv_find_users(device->gpu, users, GS_CUDA_SLOTS) : 0;
-  unsigned room = *count;
-  *count = found;
-  if (found == 0) return NVML_ERROR_NOT_FOUND;
-  if (!samples || room < found) return NVML_ERROR_INSUFFICIENT_SIZE;
-  for (unsigned i = 0; i < found; i++) {
-    unsigned busy = (gs_engine_utilization(device->gpu, (int)users[i].slot, SAMPLE_BUCKETS) + 5) / 10;
-    samples[i] = (struct nv_process_sample){.pid = users[i].pid, .time_us = now_us, .sm = busy, .memory = busy / 2};
+  unsigned present = nv_find_users(device->gpu, users, GS_CUDA_SLOTS);
+  for (unsigned i = 0; i < present; i++) {
+    struct gs_sample sample = gs_engine_sample(device->gpu, (int)users[i].slot);
+    unsigned long long time_us = sample.busy_ns ? wall_us(sample.end_ns) : 0;
+    if (sample.busy_ns == 0 || time_us <= since_us + SAME_SAMPLE_US) continue;
+    found[number++] = (struct nv_process_sample){
+        .pid = users[i].pid, .time_us = time_us, .sm = sample.percent, .memory = sample.percent / 2};
   }
+  unsigned room = *count;
+  *count = number;
+  if (number == 0) return NVML_ERROR_NOT_FOUND;
+  if (!samples || room < number) return NVML_ERROR_INSUFFICIENT_SIZE;
+  memcpy(samples, found, number * sizeof *samples);
   return NVML_SUCCESS;
 }
 

@@ -27,6 +27,9 @@ static const off_t LOCK_BASE = (off_t)1 << LOCK_BASE_SHIFT;
 static const off_t LOCK_CREATE = ((off_t)1 << LOCK_BASE_SHIFT) - 1;
 static const off_t LOCK_CLAIM = ((off_t)1 << LOCK_BASE_SHIFT) - 8; /* one byte per kind */
 
+/* Of one card; behind struct gs_region, see engine_queue.c. */
+enum { RINGS_BYTES = GS_CUDA_SLOTS * GS_QUEUE_DEPTH * sizeof(struct gs_entry) };
+
 static uint64_t detached_calls[GS_MAX_FUNCTIONS];
 struct gs_self gs_self = {.calls = detached_calls, .fd = -1};
 static pthread_mutex_t attach_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -85,9 +88,11 @@ static int fill_region(int fd) {
   struct gs_region *region = mmap(NULL, sizeof(struct gs_region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (region == MAP_FAILED) return -errno;
   int result = gs_config_load(region, path);
+  uint64_t bytes = sizeof(struct gs_region) + region->settings.gpu_count * (uint64_t)RINGS_BYTES;
+  if (result == 0 && ftruncate(fd, (off_t)bytes) < 0) result = -errno;
   if (result == 0) {
     region->layout_version = GS_LAYOUT_VERSION;
-    region->region_bytes = sizeof(struct gs_region);
+    region->region_bytes = bytes;
     region->created_ns = gs_now_ns();
     __atomic_store_n(&region->magic, GS_MAGIC, __ATOMIC_RELEASE);
   }
@@ -117,15 +122,18 @@ static int map_region(void) {
     result = -errno;
   } else if (pread(gs_self.fd, &magic, sizeof magic, 0) < (ssize_t)sizeof magic || magic == 0) {
     result = fill_region(gs_self.fd);
-  } else if (magic != GS_MAGIC || status.st_size != (off_t)sizeof(struct gs_region)) {
+  } else if (magic != GS_MAGIC || status.st_size < (off_t)sizeof(struct gs_region)) {
     result = -EPROTO;
   }
+  if (result == 0 && fstat(gs_self.fd, &status) < 0) result = -errno;
   (void)byte_lock(gs_self.fd, F_SETLK, F_UNLCK, LOCK_CREATE);
   if (result < 0) return result;
-  struct gs_region *region = mmap(NULL, sizeof(struct gs_region), PROT_READ | PROT_WRITE, MAP_SHARED, gs_self.fd, 0);
+  size_t bytes = (size_t)status.st_size;
+  struct gs_region *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, gs_self.fd, 0);
   if (region == MAP_FAILED) return -errno;
-  if (region->layout_version != GS_LAYOUT_VERSION || region->region_bytes != sizeof(struct gs_region)) {
-    munmap(region, sizeof(struct gs_region));
+  uint64_t wanted = sizeof(struct gs_region) + region->settings.gpu_count * (uint64_t)RINGS_BYTES;
+  if (region->layout_version != GS_LAYOUT_VERSION || region->region_bytes != bytes || bytes != wanted) {
+    munmap(region, bytes);
     return -EPROTO;
   }
   gs_self.region = region;

@@ -2,7 +2,8 @@
  * Copyright The vgpud Authors
  *
  * region.h - the state that all processes using the simulated cards share: one memory-mapped file,
- * $GPUSIM_DIR/region, created by its first user from $GPUSIM_DIR/config.
+ * $GPUSIM_DIR/region, created by its first user from $GPUSIM_DIR/config. The file is sparse: what no process used has no
+ * pages.
  *
  * Who writes what: a client's slot is written by that client, or by a reaper once the client is dead. A GPU's
  * books (used, high water, held[], engine) are written under that GPU's lock only.
@@ -31,17 +32,19 @@ enum {
   GS_MAX_FUNCTIONS = 1024, /* 620 of libcuda, then 332 of libnvidia-ml; see generate.sh */
   GS_MAX_FAULTS = 32,
   GS_NAME_BYTES = 96,
-  GS_XIDS = 16,            /* XIDs kept per card */
-  GS_BUCKETS = 16,         /* history kept of a GPU's busy time */
-  GS_BUCKET_NS = 100000000 /* 100 ms */
+  GS_XIDS = 16,          /* XIDs kept per card */
+  GS_PERIODS = 16,       /* sample periods kept of a GPU's busy time */
+  GS_QUEUE_DEPTH = 1024, /* pieces of work that one process may have on one card; a power of two */
+  GS_CHANNELS = 32       /* that these are sorted into */
 };
 
 #define GS_MAGIC 0x314d495355504753ULL /* "SGPUSIM1" */
-#define GS_LAYOUT_VERSION 1u
+#define GS_LAYOUT_VERSION 2u
 
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_READY = 1 };
 enum gs_slot_kind { GS_KIND_CUDA = 0, GS_KIND_WATCH = 1 };
 enum gs_backing { GS_BACKING_REAL = 0, GS_BACKING_NONE = 1 };
+enum gs_sharing { GS_SHARING_TIME_SLICE = 0, GS_SHARING_MPS = 1 };
 
 /* What a card is; fixed when the region is created. */
 struct gs_card {
@@ -68,15 +71,60 @@ struct gs_settings {
   uint64_t pitch_alignment_bytes;
   uint64_t kernel_ns; /* duration of a kernel whose name states none */
   char driver_version[32];
+  uint32_t sharing;         /* enum gs_sharing */
+  uint32_t jitter_permille; /* kernels take so much more or less than stated */
+  uint64_t timeslice_ns;
+  uint64_t sample_ns;       /* NVML's sample period */
+  uint64_t sample_lag_ns;   /* a sample appears so long after the end of its period */
+  uint32_t missing_percent; /* samples that never appear */
+  uint32_t pad;
 };
 
-/* A process' work on one GPU's engine; see engine.c. */
+/* Busy time by sample period, see engine_periods.c. */
+struct gs_periods {
+  uint64_t busy_ns[GS_PERIODS];
+  uint64_t index[GS_PERIODS];
+};
+
+enum gs_entry_state {
+  GS_ENTRY_FREE = 0,
+  GS_ENTRY_QUEUED = 1,
+  GS_ENTRY_REACHED = 2 /* an event whose time its owner has not fetched yet */
+};
+
+/* A piece of work in a process' ring; see engine_queue.c. Links and places are indices plus one, 0 is none. */
+struct gs_entry {
+  uint64_t mark;     /* number << 10 | index */
+  uint64_t end_work; /* work of the channel up to and with this piece, in ns; REACHED: when */
+  uint64_t wait_mark;
+  uint32_t after_channels;
+  uint16_t sm_permille;
+  uint16_t next;
+  uint8_t kind; /* enum gs_work_kind */
+  uint8_t channel;
+  uint8_t state; /* enum gs_entry_state; atomic */
+  uint8_t pad[5];
+};
+
+struct gs_channel {
+  uint64_t given_work, done_work; /* ns ever */
+  uint64_t last_mark;
+  uint16_t head, tail;
+  uint32_t pad;
+};
+
+/* A process' work on one GPU. Its ring of entries lies behind struct gs_region. */
 struct gs_queue {
-  uint64_t end_v;       /* virtual time at which all that was enqueued is done; idle if <= the engine's */
-  uint64_t enqueued_ns; /* work ever enqueued */
-  uint64_t busy_ns;     /* GPU time ever received */
-  uint64_t bucket_ns[GS_BUCKETS];
-  uint64_t bucket_index[GS_BUCKETS];
+  uint64_t numbers;  /* pieces ever enqueued */
+  uint64_t busy_ns;  /* time in which its kernels ran */
+  uint32_t channels; /* bits: those that are not empty; atomic */
+  uint32_t running;  /* bits: those whose first piece runs, while the engine advances */
+  uint32_t count;    /* entries that are not free */
+  uint16_t used;     /* entries that were ever used */
+  uint16_t free, reached;
+  uint16_t pad[3];
+  struct gs_periods periods;
+  struct gs_channel channel[GS_CHANNELS];
 };
 
 struct gs_gpu {
@@ -86,11 +134,15 @@ struct gs_gpu {
   uint32_t pad1;
   uint64_t used_bytes; /* sum of held_bytes */
   uint64_t high_water_bytes;
-  uint64_t virtual_ns; /* engine.c from here */
-  uint64_t updated_ns;
+  uint64_t updated_ns;   /* engine.c from here: up to when the GPU's past is worked out */
+  uint64_t slice_end_ns; /* of the slice of slot `current` */
+  uint64_t reaped_ns;
+  uint64_t work_rest; /* thousandths of a ns of shared work, times what is shared */
   uint64_t busy_ns;
-  uint64_t bucket_ns[GS_BUCKETS];
-  uint64_t bucket_index[GS_BUCKETS];
+  uint32_t current;
+  uint32_t pad2;
+  uint64_t ready[GS_CUDA_SLOTS / 64]; /* bits: slots whose queue is not empty */
+  struct gs_periods periods;
   uint64_t xid_count; /* XIDs ever raised; the last GS_XIDS are in xids */
   uint64_t xids[GS_XIDS];
   uint64_t rx_bytes, tx_bytes; /* copied host to device, device to host */

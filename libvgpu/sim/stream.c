@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * stream.c - streams. All streams of a process on one card feed one queue of simulated GPU time, so
- * work of a later call never overtakes an earlier one's; a stream remembers the mark of its own last work.
+ * stream.c - streams. Each is dealt one of a GPU's channels of simulated time (engine.h), the one with the fewest streams;
+ * streams that share one wait for each other. The default streams are channel 0 and keep the legacy order: their work
+ * comes after what all blocking streams were given before, and before what those are given later.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -11,16 +12,25 @@
 
 struct gs_stream {
   struct gs_object object;
-  uint64_t mark;
+  uint64_t mark; /* of its last work; atomic */
   uint64_t id;
+  uint32_t channel;
   unsigned flags;
   int priority;
 };
 
-enum { LOWEST_PRIORITY = 0, HIGHEST_PRIORITY = -5 };
+enum { LOWEST_PRIORITY = 0, HIGHEST_PRIORITY = -5, NON_BLOCKING = 1, DEFAULT_CHANNEL = 1u << 0 };
 
 static struct gs_objects streams = {.object_bytes = sizeof(struct gs_stream), .capacity = 1u << 20};
 static uint64_t next_stream_id = 16;
+
+/* Living streams by device and channel; gs_driver.mutex. */
+static struct {
+  uint32_t streams[GS_CHANNELS];
+  uint32_t blocking[GS_CHANNELS];
+  uint32_t next;              /* where the search for the emptiest begins */
+  uint32_t blocking_channels; /* bits; atomic */
+} dealt[GS_MAX_GPUS];
 
 static bool is_named(CUstream stream) {
   return (uintptr_t)stream <= CU_STREAM_PER_THREAD; /* NULL, legacy and per-thread default */
@@ -30,18 +40,57 @@ bool gs_stream_valid(CUstream stream) {
   return is_named(stream) || gs_object_alive(&streams, stream);
 }
 
-void gs_stream_worked(CUstream stream, uint64_t mark) {
-  if (!is_named(stream)) __atomic_store_n(&stream->mark, mark, __ATOMIC_RELAXED);
+struct gs_device *gs_stream_device(struct gs_context *context, CUstream stream) {
+  return is_named(stream) ? context->device : stream->object.context->device;
 }
 
-void gs_stream_wait_mark(CUstream stream, uint64_t mark) {
-  if (!is_named(stream) && mark > stream->mark) stream->mark = mark;
+static uint32_t blocking_channels(const struct gs_context *context) {
+  return __atomic_load_n(&dealt[context->device->gpu_index].blocking_channels, __ATOMIC_RELAXED);
 }
 
-/* Waits for all that was given to the stream: a default stream waits for every stream. */
+uint64_t gs_stream_enqueue(struct gs_context *context, CUstream stream, const struct gs_work *work) {
+  struct gs_work placed = *work;
+  if (is_named(stream)) {
+    placed.after_channels = blocking_channels(context);
+    return gs_engine_enqueue(context->device->gpu, 0, &placed);
+  }
+  placed.after_channels = stream->flags & NON_BLOCKING ? 0 : DEFAULT_CHANNEL;
+  uint64_t mark = gs_engine_enqueue(gs_stream_device(context, stream)->gpu, stream->channel, &placed);
+  if (mark) __atomic_store_n(&stream->mark, mark, __ATOMIC_RELAXED);
+  return mark;
+}
+
+/* Waits for all that was given to the stream; for a default stream that is also what blocking ones were given. */
 static void wait_for(struct gs_context *context, CUstream stream) {
-  struct gs_gpu *gpu = context->device->gpu;
-  gs_engine_wait(gpu, is_named(stream) ? gs_engine_mark(gpu) : __atomic_load_n(&stream->mark, __ATOMIC_RELAXED));
+  if (is_named(stream))
+    gs_engine_wait_channels(context->device->gpu, DEFAULT_CHANNEL | blocking_channels(context));
+  else
+    gs_engine_wait(gs_stream_device(context, stream)->gpu, __atomic_load_n(&stream->mark, __ATOMIC_RELAXED));
+}
+
+/* The channel of a new stream. The caller holds gs_driver.mutex. */
+static uint32_t deal_channel(int gpu, unsigned flags) {
+  uint32_t best = 1 + dealt[gpu].next % (GS_CHANNELS - 1);
+  for (uint32_t i = 1; i < GS_CHANNELS - 1; i++) {
+    uint32_t channel = 1 + (dealt[gpu].next + i) % (GS_CHANNELS - 1);
+    if (dealt[gpu].streams[channel] < dealt[gpu].streams[best]) best = channel;
+  }
+  dealt[gpu].next = best; /* counted from 1, so the search goes on behind it */
+  dealt[gpu].streams[best]++;
+  if (!(flags & NON_BLOCKING) && dealt[gpu].blocking[best]++ == 0)
+    __atomic_or_fetch(&dealt[gpu].blocking_channels, 1u << best, __ATOMIC_RELAXED);
+  return best;
+}
+
+/* What the stream was given goes on in its channel. The caller holds gs_driver.mutex. */
+static void free_stream(void *freed) {
+  struct gs_stream *stream = freed;
+  int gpu = stream->object.context->device->gpu_index;
+  uint32_t channel = stream->channel;
+  dealt[gpu].streams[channel]--;
+  if (!(stream->flags & NON_BLOCKING) && --dealt[gpu].blocking[channel] == 0)
+    __atomic_and_fetch(&dealt[gpu].blocking_channels, ~(1u << channel), __ATOMIC_RELAXED);
+  gs_object_free(&streams, stream);
 }
 
 static CUresult create_stream(CUstream *out, unsigned flags, int priority) {
@@ -51,6 +100,7 @@ static CUresult create_stream(CUstream *out, unsigned flags, int priority) {
   struct gs_stream *stream = gs_object_new(&streams, context);
   if (stream) {
     stream->flags = flags;
+    stream->channel = deal_channel(context->device->gpu_index, flags);
     stream->priority = priority > LOWEST_PRIORITY    ? LOWEST_PRIORITY
                        : priority < HIGHEST_PRIORITY ? HIGHEST_PRIORITY
                                                      : priority;
@@ -75,7 +125,7 @@ CU_API(cuStreamDestroy_v2)(CUstream stream) {
   ENTER(cuStreamDestroy_v2);
   if (is_named(stream) || !gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   pthread_mutex_lock(&gs_driver.mutex);
-  gs_object_free(&streams, stream);
+  free_stream(stream);
   pthread_mutex_unlock(&gs_driver.mutex);
   return CUDA_SUCCESS;
 }
@@ -93,10 +143,12 @@ CU_API(cuStreamSynchronize)(CUstream stream) {
 CU_API(cuStreamQuery)(CUstream stream) {
   ENTER(cuStreamQuery);
   NEED_CONTEXT(context);
-  struct gs_gpu *gpu = context->device->gpu;
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  return gs_engine_done(gpu, is_named(stream) ? gs_engine_mark(gpu) : stream->mark) ? CUDA_SUCCESS
-                                                                                    : CUDA_ERROR_NOT_READY;
+  bool done =
+      is_named(stream)
+          ? gs_engine_channels_done(context->device->gpu, DEFAULT_CHANNEL | blocking_channels(context))
+          : gs_engine_done(gs_stream_device(context, stream)->gpu, __atomic_load_n(&stream->mark, __ATOMIC_RELAXED));
+  return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CU_API(cuStreamGetFlags)(CUstream stream, unsigned *flags) {
@@ -172,10 +224,6 @@ CU_API(cuCtxGetStreamPriorityRange)(int *least, int *greatest) {
   if (least) *least = LOWEST_PRIORITY;
   if (greatest) *greatest = HIGHEST_PRIORITY;
   return CUDA_SUCCESS;
-}
-
-static void free_stream(void *stream) {
-  gs_object_free(&streams, stream);
 }
 
 void gs_streams_release_context(struct gs_context *context) {
