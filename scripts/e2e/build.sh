@@ -48,10 +48,12 @@ fi
 cc=${CC:-gcc}
 flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion)
 build_c() { # build_c NAME SOURCE COMPILER [FLAG...]
-  [ "$out/client/$1" -nt "client/$2" ] && [ "$out/client/$1" -nt build.sh ] && return
-  "${@:3}" "${flags[@]}" -o "$out/client/$1" "client/$2" -ldl
+  local built=$out/client/$1
+  [ "$built" -nt "client/$2" ] && [ "$built" -nt client/driver.h ] && [ "$built" -nt build.sh ] && return
+  "${@:3}" "${flags[@]}" -o "$built" "client/$2" -ldl
 }
 build_c client client.c "$cc"
+build_c flood flood.c "$cc" -pthread
 build_c pause pause.c "$cc" -static
 if command -v musl-gcc >/dev/null; then build_c hello-musl hello.c musl-gcc; fi
 if echo '#include <stdio.h>' | "$cc" -m32 -E - >/dev/null 2>&1; then build_c hello-32 hello.c "$cc" -m32; fi

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/vgpud/vgpud/scripts/e2e/image"
 )
@@ -20,6 +21,7 @@ const (
 // there only where the machine can build them.
 const (
 	clientPath  = "/usr/bin/client"
+	floodPath   = "/usr/bin/flood"
 	muslPath    = "/usr/bin/hello-musl"
 	hello32Path = "/usr/bin/hello-32"
 )
@@ -45,9 +47,10 @@ func buildImages(store *image.Store) (archives []string, err error) {
 		}
 	}
 	top := image.Files{}
-	for imagePath, name := range map[string]string{clientPath: "client", muslPath: "hello-musl", hello32Path: "hello-32"} {
+	for imagePath, name := range map[string]string{
+		clientPath: "client", floodPath: "flood", muslPath: "hello-musl", hello32Path: "hello-32"} {
 		path := filepath.Join(ours, name)
-		if name != "client" && exec.Command(path).Run() != nil {
+		if strings.HasPrefix(name, "hello") && exec.Command(path).Run() != nil {
 			continue // not built, or nothing that this machine runs: the test that wants it is skipped
 		}
 		if err := top.AddProgramAs(imagePath, path); err != nil {

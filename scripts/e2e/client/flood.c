@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+//
+// Keeps a GPU busy in one of the ways in which programs do, and says what it did.
+//
+//   flood [OPTION=VALUE...]
+//
+//   kernel=busy_1ms    what is launched; the simulated GPU reads from the name how long it takes
+//   path=launch        launch, ex, cooperative, multi (cooperative, many devices), old (cuLaunchGridAsync), grid
+//                      (cuLaunchGrid), ptsz (per-thread default stream), graph, rich (a graph with a child graph and
+//                      memsets), capture (a graph out of a captured stream)
+//   nodes=1            kernels in a graph
+//   other=KERNEL       a graph's kernels are changed to this one and back after each replay
+//   first=KERNEL       launched once before all else
+//   seconds=0 count=0  end after that time, or after so many launches by each thread; 0: not for this reason
+//   streams=1          streams of each thread, in turn
+//   threads=1          threads of each process
+//   processes=1        processes; the first one only waits for the others
+//   sync=none          none, each (wait for the GPU after each launch)
+//   pause_ms=0         rest between two launches
+//   grid=1024 block=256
+//   bytes=0            device memory that is held meanwhile
+//   log=0              1: a line for each launch
+//
+// Lines: ready=1 pid= when it begins; launch= at_ms= took_ms= (of the launch call) with log=1; signal=2 as soon as SIGINT
+// was answered, after which it ends with 130; done=1 with the sums of a process. With count it waits until the GPU has
+// done all; with seconds it ends at once.
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+enum { MAX_STREAMS = 64, MAX_THREADS = 256, MAX_PROCESSES = 64, MAX_NODES = 100000 };
+
+static struct {
+  const char *kernel, *path, *other, *first, *sync;
+  double seconds, pause_ms;
+  long count, nodes, streams, threads, processes, grid, block, bytes, log;
+} options = {.kernel = "busy_1ms",
+             .path = "launch",
+             .sync = "none",
+             .nodes = 1,
+             .streams = 1,
+             .threads = 1,
+             .processes = 1,
+             .grid = 1024,
+             .block = 256};
+
+static void *kernel, *other_kernel, *first_kernel;
+static uint64_t begun_ns;
+
+struct worker {
+  pthread_t thread;
+  int number;
+  void *streams[MAX_STREAMS];
+  void *executable, *node; // of the graph paths: what is replayed, and one of its kernels
+  long launches;
+  uint64_t longest_ns;
+};
+static struct worker workers[MAX_THREADS];
+
+static void on_interrupt(int signal_number) {
+  static const char line[] = "signal=2\n";
+  (void)signal_number;
+  if (write(STDOUT_FILENO, line, sizeof line - 1) > 0) _exit(130);
+  _exit(1);
+}
+
+static bool path_is(const char *name) {
+  return strcmp(options.path, name) == 0;
+}
+static bool is_graph(void) {
+  return path_is("graph") || path_is("rich") || path_is("capture");
+}
+
+static void set_option(const char *text) {
+  const struct {
+    const char *name;
+    const char **text;
+    double *real;
+    long *number;
+  } known[] = {
+      {"kernel", &options.kernel, NULL, NULL},     {"path", &options.path, NULL, NULL},
+      {"other", &options.other, NULL, NULL},       {"first", &options.first, NULL, NULL},
+      {"sync", &options.sync, NULL, NULL},         {"seconds", NULL, &options.seconds, NULL},
+      {"pause_ms", NULL, &options.pause_ms, NULL}, {"count", NULL, NULL, &options.count},
+      {"nodes", NULL, NULL, &options.nodes},       {"streams", NULL, NULL, &options.streams},
+      {"threads", NULL, NULL, &options.threads},   {"processes", NULL, NULL, &options.processes},
+      {"grid", NULL, NULL, &options.grid},         {"block", NULL, NULL, &options.block},
+      {"bytes", NULL, NULL, &options.bytes},       {"log", NULL, NULL, &options.log},
+  };
+  const char *value = strchr(text, '=');
+  for (size_t i = 0; value != NULL && i < sizeof known / sizeof known[0]; i++) {
+    char *end = "";
+    if (strncmp(text, known[i].name, (size_t)(value - text)) != 0 || known[i].name[value - text] != 0) continue;
+    if (known[i].text != NULL) *known[i].text = value + 1;
+    if (known[i].real != NULL) *known[i].real = strtod(value + 1, &end);
+    if (known[i].number != NULL) *known[i].number = strtol(value + 1, &end, 10);
+    if (*end == 0) return;
+  }
+  fprintf(stderr, "flood: unknown option or value: %s\n", text);
+  exit(2);
+}
+
+static void check_options(void) {
+  if (options.streams < 1 || options.streams > MAX_STREAMS || options.threads < 1 || options.threads > MAX_THREADS ||
+      options.processes < 1 || options.processes > MAX_PROCESSES || options.nodes < 1 || options.nodes > MAX_NODES) {
+    fprintf(stderr, "flood: a number is out of range\n");
+    exit(2);
+  }
+}
+
+static struct kernel_node node_of(void *function) {
+  return (struct kernel_node){.function = function,
+                              .grid_x = (unsigned)options.grid,
+                              .grid_y = 1,
+                              .grid_z = 1,
+                              .block_x = (unsigned)options.block,
+                              .block_y = 1,
+                              .block_z = 1};
+}
+
+// add_kernels adds kernels to a graph, one after the other, behind `after` (NULL: first), and returns the last one.
+static void *add_kernels(void *graph, long count, void *after) {
+  struct kernel_node parameters = node_of(kernel);
+  void *node = after;
+  for (long i = 0; i < count; i++) {
+    void *before = node;
+    CALL(cuGraphAddKernelNode, &node, graph, &before, before != NULL, &parameters);
+  }
+  return node;
+}
+
+static void *add_memset(void *graph, void *after) {
+  struct memset_node parameters = {.pitch = 4096, .element_bytes = 1, .width = 4096, .height = 1};
+  void *node;
+  CALL(cuMemAlloc, &parameters.target, 4096);
+  CALL(cuGraphAddMemsetNode, &node, graph, &after, after != NULL, &parameters, context);
+  return node;
+}
+
+// make_graph makes a graph of `nodes` kernels in all; the first of them is worker->node.
+static void *make_graph(struct worker *worker) {
+  void *graph, *child, *last;
+  if (path_is("capture")) {
+    CALL(cuStreamBeginCapture, worker->streams[0], 1);
+    for (long i = 0; i < options.nodes; i++)
+      CALL(cuLaunchKernel, kernel, (unsigned)options.grid, 1, 1, (unsigned)options.block, 1, 1, 0, worker->streams[0],
+           NULL, NULL);
+    CALL(cuStreamEndCapture, worker->streams[0], &graph);
+    return graph;
+  }
+  CALL(cuGraphCreate, &graph, 0);
+  last = worker->node = add_kernels(graph, 1, NULL);
+  if (path_is("graph")) {
+    add_kernels(graph, options.nodes - 1, last);
+    return graph;
+  }
+  CALL(cuGraphCreate, &child, 0);
+  add_kernels(child, (options.nodes - 1) / 2, add_memset(child, NULL));
+  void *after = add_memset(graph, last);
+  CALL(cuGraphAddChildGraphNode, &last, graph, &after, 1, child);
+  add_kernels(graph, options.nodes - 1 - (options.nodes - 1) / 2, last);
+  return graph;
+}
+
+static void prepare(struct worker *worker) {
+  CALL(cuCtxSetCurrent, context);
+  for (long i = 0; i < options.streams; i++)
+    worker->streams[i] = new_stream();
+  if (path_is("old") || path_is("grid")) CALL(cuFuncSetBlockShape, kernel, (int)options.block, 1, 1);
+  if (!is_graph()) return;
+  CALL(cuGraphInstantiateWithFlags, &worker->executable, make_graph(worker), 0);
+  CALL(cuGraphUpload, worker->executable, worker->streams[0]);
+}
+
+static void launch_one(void *function, void *stream) {
+  unsigned grid = (unsigned)options.grid, block = (unsigned)options.block;
+  if (path_is("ex")) {
+    struct launch_config config = {grid, 1, 1, block, 1, 1, 0, stream, NULL, 0};
+    CALL(cuLaunchKernelEx, &config, function, NULL, NULL);
+  } else if (path_is("cooperative")) {
+    CALL(cuLaunchCooperativeKernel, function, grid, 1, 1, block, 1, 1, 0, stream, NULL);
+  } else if (path_is("multi")) {
+    struct launch_of_many one = {function, grid, 1, 1, block, 1, 1, 0, stream, NULL};
+    CALL(cuLaunchCooperativeKernelMultiDevice, &one, 1, 0);
+  } else if (path_is("old")) {
+    CALL(cuLaunchGridAsync, function, (int)grid, 1, stream);
+  } else if (path_is("grid")) {
+    CALL(cuLaunchGrid, function, (int)grid, 1);
+  } else if (path_is("ptsz")) {
+    check("cuLaunchKernel_ptsz", per_thread.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, NULL, NULL, NULL));
+  } else {
+    CALL(cuLaunchKernel, function, grid, 1, 1, block, 1, 1, 0, stream, NULL, NULL);
+  }
+}
+
+static void replay(struct worker *worker, void *stream) {
+  CALL(cuGraphLaunch, worker->executable, stream);
+  if (options.other == NULL) return;
+  struct kernel_node parameters = node_of(worker->launches % 2 == 0 ? other_kernel : kernel);
+  CALL(cuGraphExecKernelNodeSetParams, worker->executable, worker->node, &parameters);
+}
+
+static void rest(void) {
+  struct timespec pause = {.tv_sec = (time_t)(options.pause_ms / 1000)};
+  pause.tv_nsec = (long)((options.pause_ms - 1000.0 * (double)pause.tv_sec) * 1e6);
+  if (options.pause_ms > 0) nanosleep(&pause, NULL);
+}
+
+static void *work(void *argument) {
+  struct worker *worker = argument;
+  uint64_t length = options.seconds > 0 ? (uint64_t)(options.seconds * 1e9) : UINT64_MAX;
+  CALL(cuCtxSetCurrent, context);
+  while (now_ns() - begun_ns < length && (options.count == 0 || worker->launches < options.count)) {
+    void *stream = worker->streams[worker->launches % options.streams];
+    uint64_t before = now_ns();
+    if (is_graph())
+      replay(worker, stream);
+    else
+      launch_one(kernel, stream);
+    uint64_t took = now_ns() - before;
+    if (took > worker->longest_ns) worker->longest_ns = took;
+    if (options.log) {
+      printf("launch=%ld thread=%d at_ms=%.1f took_ms=%.1f\n", worker->launches, worker->number,
+             (double)(before - begun_ns) / 1e6, (double)took / 1e6);
+      fflush(stdout);
+    }
+    worker->launches++;
+    if (strcmp(options.sync, "each") == 0) CALL(cuCtxSynchronize);
+    rest();
+  }
+  return NULL;
+}
+
+static void print_sums(void) {
+  long launches = 0;
+  uint64_t longest = 0;
+  struct rusage use;
+  for (long i = 0; i < options.threads; i++) {
+    launches += workers[i].launches;
+    if (workers[i].longest_ns > longest) longest = workers[i].longest_ns;
+  }
+  getrusage(RUSAGE_SELF, &use);
+  printf("done=1 pid=%d launches=%ld kernels=%ld seconds=%.3f longest_ms=%.1f cpu_ms=%ld\n", getpid(), launches,
+         is_graph() ? launches * options.nodes : launches, (double)(now_ns() - begun_ns) / 1e9, (double)longest / 1e6,
+         (use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1000 + (use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1000);
+  fflush(stdout);
+}
+
+static int flood(void) {
+  device_pointer held;
+  open_driver();
+  use_device(0);
+  kernel = load_kernel(options.kernel);
+  if (options.other != NULL) other_kernel = load_kernel(options.other);
+  if (options.first != NULL) first_kernel = load_kernel(options.first);
+  if (options.bytes > 0) CALL(cuMemAlloc, &held, (size_t)options.bytes);
+  for (long i = 0; i < options.threads; i++) {
+    workers[i].number = (int)i;
+    prepare(&workers[i]);
+  }
+  begun_ns = now_ns();
+  printf("ready=1 pid=%d\n", getpid());
+  fflush(stdout);
+  if (first_kernel != NULL) launch_one(first_kernel, workers[0].streams[0]);
+  for (long i = 1; i < options.threads; i++)
+    if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) fail("pthread_create", -1);
+  work(&workers[0]);
+  for (long i = 1; i < options.threads; i++)
+    pthread_join(workers[i].thread, NULL);
+  if (options.count > 0) CALL(cuCtxSynchronize);
+  print_sums();
+  return 0;
+}
+
+// flood_in_children starts the processes before any of them calls the driver, and returns the worst exit code. One that is
+// killed is not an error: the others go on.
+static int flood_in_children(void) {
+  int status, worst = 0;
+  for (long i = 0; i < options.processes; i++) {
+    pid_t child = fork();
+    if (child < 0) fail("fork", errno);
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      exit(flood());
+    }
+  }
+  for (long i = 0; i < options.processes; i++) {
+    while (wait(&status) < 0 && errno == EINTR) {
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) > worst) worst = WEXITSTATUS(status);
+  }
+  return worst;
+}
+
+int main(int argc, char **argv) {
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+  for (int i = 1; i < argc; i++)
+    set_option(argv[i]);
+  check_options();
+  sigaction(SIGINT, &action, NULL);
+  return options.processes == 1 ? flood() : flood_in_children();
+}
