@@ -11,7 +11,12 @@ tools=$1
 sbin=/usr/sbin:/sbin
 has() { PATH=$PATH:$sbin command -v "$1" >/dev/null; }
 
-install=() unpack=() optional=()
+# What PyCUDA imports. PyCUDA itself is unpacked: installed, it would bring NVIDIA's driver and toolkit along.
+python_packages=(python3-numpy python3-pytools python3-mako python3-appdirs python3-decorator
+  libboost-python1.74.0 libboost-thread1.74.0)
+pycuda=("$tools/usr/lib/python3/dist-packages/pycuda" "$tools/usr/lib/x86_64-linux-gnu/libcurand.so.10")
+
+install=() unpack=() optional=() foreign=()
 has runc || install+=(runc)
 has ip || install+=(iproute2)
 [ -x /usr/lib/cni/bridge ] || install+=(containernetworking-plugins)
@@ -21,10 +26,12 @@ has musl-gcc || optional+=(musl-tools)
 has promtool || [ -x "$tools/usr/bin/promtool" ] || unpack+=(prometheus)
 has prometheus-node-exporter || [ -x "$tools/usr/bin/prometheus-node-exporter" ] ||
   unpack+=(prometheus-node-exporter)
-[ ${#install[@]} -gt 0 ] || [ ${#unpack[@]} -gt 0 ] || [ ${#optional[@]} -gt 0 ] || exit 0
+dpkg -s "${python_packages[@]}" >/dev/null 2>&1 || optional+=("${python_packages[@]}")
+[ -e "${pycuda[0]}" ] && [ -e "${pycuda[1]}" ] || foreign+=(python3-pycuda libcurand10)
+[ ${#install[@]} -gt 0 ] || [ ${#unpack[@]} -gt 0 ] || [ ${#optional[@]} -gt 0 ] || [ ${#foreign[@]} -gt 0 ] || exit 0
 
 if ! has apt-get || [ "$(id -u)" != 0 ]; then
-  echo "e2e: missing, and not to be installed from here: ${install[*]} ${unpack[*]} ${optional[*]}" >&2
+  echo "e2e: missing, and not to be installed from here: ${install[*]} ${unpack[*]} ${optional[*]} ${foreign[*]}" >&2
   [ ${#install[@]} -eq 0 ] && [[ " ${unpack[*]} " != *" etcd-server "* ]]
   exit
 fi
@@ -45,4 +52,9 @@ for package in "${unpack[@]}"; do
   (cd "$tools" && apt-get download -q "$package" >/dev/null && dpkg -x "$package"_*.deb . && rm "$package"_*.deb) ||
     echo "e2e: could not fetch $package" >&2
 done
+if [ ${#foreign[@]} -gt 0 ]; then
+  echo "e2e: unpacking ${foreign[*]}"
+  "$(dirname "$0")/../unpack.sh" "$tools" "${foreign[@]}" ||
+    echo "e2e: could not fetch ${foreign[*]}; tests that want them are skipped" >&2
+fi
 has etcd || [ -x "$tools/usr/bin/etcd" ] || { echo "e2e: etcd is needed" >&2; exit 1; }
