@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package computetest
+
+import (
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vgpud/vgpud/internal/require"
+)
+
+// mustBeEqualAndSlowed runs a program of somebody else, which prints the same each time, on the bare card and under 30
+// percent of it: it prints the same, takes as much of the card, and that is 30 percent of its time.
+func mustBeEqualAndSlowed(t *testing.T, settings []string, environment func(*card) []string, arguments ...string) {
+	t.Helper()
+	run := func(command func(c *card) *exec.Cmd) (output string, busy, took time.Duration) {
+		c := newCard(t, settings...)
+		cmd := command(c)
+		cmd.Env = append(slices.DeleteFunc(cmd.Env, func(line string) bool { return strings.HasPrefix(line, "LD_LIBRARY_PATH=") }),
+			environment(c)...)
+		begun := time.Now()
+		p := start(t, cmd)
+		p.wait(time.Minute)
+		took = time.Since(begun)
+		if p.err != nil {
+			p.fail("ended: %v", p.err)
+		}
+		return p.printed(), c.mark().busy, took
+	}
+	want, wantBusy, bareTook := run(func(c *card) *exec.Cmd {
+		command := exec.Command(arguments[0], arguments[1:]...)
+		command.Env = append(cleanEnvironment(), c.environment()...)
+		return command
+	})
+	if wantBusy < 2*bareTook/5 {
+		t.Fatalf("the card was busy for %s of %s: the program does not depend on it", wantBusy, bareTook)
+	}
+	mustShare(t, 30, 4, func() float64 {
+		got, busy, took := run(func(c *card) *exec.Cmd { return c.limitedCommand(30, arguments[0], arguments[1:]...) })
+		if got != want {
+			t.Errorf("under a limit it prints\n%s\nwithout\n%s", got, want)
+		}
+		if busy < wantBusy*99/100 || busy > wantBusy*101/100 {
+			t.Errorf("under a limit the card was busy for %s, without for %s", busy, wantBusy)
+		}
+		t.Logf("took %s, without a limit %s", took, bareTook)
+		// What the program does without the card has not to be paid for.
+		alone := max(0, bareTook-wantBusy)
+		return 100 * float64(busy) / float64(took-alone)
+	})
+}
+
+func TestFFmpegIsSlowedAndGivesTheSameFrames(t *testing.T) {
+	t.Parallel()
+	ffmpeg := require.Tool(t, "ffmpeg")
+	arguments := append([]string{ffmpeg}, strings.Fields("-hide_banner -loglevel error -nostdin -init_hw_device cuda=gpu:0 "+
+		"-filter_hw_device gpu -f lavfi -i testsrc2=size=640x360:rate=10:duration=4 -f lavfi -i testsrc=size=160x90:rate=10:duration=4 "+
+		"-filter_complex [0]format=nv12,hwupload[a];[1]format=nv12,hwupload[b];[a][b]overlay_cuda,hwdownload,format=nv12 -f framemd5 -")...)
+	// overlay_cuda launches its kernel twice for each of 40 frames.
+	mustBeEqualAndSlowed(t, []string{"kernel_ns=20000000"}, (*card).environment, arguments...)
+}
+
+func TestPyCUDAIsSlowedAndGivesTheSameResults(t *testing.T) {
+	t.Parallel()
+	const python = "/usr/bin/python3" // Debian's, for which its PyCUDA is built
+	root := require.RepoRoot(t)
+	unpacked := filepath.Join(root, "build", "e2e", "tools", "usr", "lib")
+	environment := func(c *card) []string {
+		return []string{"PYTHONPATH=" + filepath.Join(unpacked, "python3", "dist-packages"), "GPUSIM_DIR=" + c.dir,
+			"LD_LIBRARY_PATH=" + c.sim + ":" + filepath.Join(unpacked, "x86_64-linux-gnu")}
+	}
+	c := newCard(t)
+	probe := exec.Command(python, "-c", "import pycuda.driver")
+	probe.Env = append(cleanEnvironment(), environment(c)...)
+	out, err := probe.CombinedOutput()
+	require.Need(t, "pycuda", err == nil, "PyCUDA cannot be loaded (scripts/e2e/packages.sh fetches it): "+string(out))
+	mustBeEqualAndSlowed(t, nil, environment, python, filepath.Join(root, "scripts", "computetest", "testdata", "pycuda_client.py"))
+}
