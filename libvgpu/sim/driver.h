@@ -151,9 +151,12 @@ struct gs_device *gs_stream_device(struct gs_context *context, CUstream stream);
  * the caller holds no lock. Answers the work's mark, see engine.h. */
 uint64_t gs_stream_enqueue(struct gs_context *context, CUstream stream, const struct gs_work *work);
 
-/* event.c: what cuEventRecord and cuStreamWaitEvent do. */
-CUresult gs_event_record(CUevent event, CUstream stream);
-CUresult gs_event_wait(CUstream stream, CUevent event);
+/* Waits for all that the stream was given; with a default stream, for what blocking ones were given too. */
+void gs_stream_finish(struct gs_context *context, CUstream stream);
+
+/* event.c: what cuEventRecord and cuStreamWaitEvent do with good arguments. */
+void gs_event_record_now(CUevent event, struct gs_context *context, CUstream stream);
+void gs_event_wait_now(CUevent event, struct gs_context *context, CUstream stream);
 
 /* stream.c, event.c, module.c: objects of a context that ends. */
 void gs_streams_release_context(struct gs_context *context);

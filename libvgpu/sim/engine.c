@@ -8,11 +8,9 @@
  * rest of the slice up. Who was given the GPU runs the first piece of each channel at once; all pieces that run share the
  * multiprocessors: together they want P thousandths of the GPU, and if P > 1000, each gets on at 1000 / P of its speed.
  */
-#define _GNU_SOURCE
 #include "engine_queue.h"
 
 #include <string.h>
-#include <time.h>
 
 static const uint64_t LONGEST_SLEEP_NS = 50000000; /* then looks whether somebody died */
 static const uint64_t SHORTEST_SLEEP_NS = 30000;
@@ -267,12 +265,10 @@ static uint64_t time_for(struct gs_gpu *gpu, uint64_t work) {
   return time;
 }
 
-static void sleep_until(uint64_t from, uint64_t time) {
+static void sleep_for(uint64_t from, uint64_t time) {
   if (time > LONGEST_SLEEP_NS) time = LONGEST_SLEEP_NS;
   if (time < SHORTEST_SLEEP_NS) time = SHORTEST_SLEEP_NS;
-  uint64_t until = from + time;
-  const struct timespec at = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
-  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+  gs_sleep_until(from + time);
 }
 
 void gs_engine_wait(struct gs_gpu *gpu, uint64_t mark) {
@@ -286,7 +282,7 @@ void gs_engine_wait(struct gs_gpu *gpu, uint64_t mark) {
     uint64_t time = pending ? time_for(gpu, work_before(queue, ring, &ring[mark % GS_QUEUE_DEPTH])) : 0;
     gs_unlock(gpu);
     if (!pending) return;
-    sleep_until(from, time);
+    sleep_for(from, time);
   }
 }
 
@@ -310,7 +306,7 @@ void gs_engine_wait_channels(struct gs_gpu *gpu, uint32_t channels) {
     uint64_t time = pending ? time_for(gpu, work) : 0;
     gs_unlock(gpu);
     if (!pending) return;
-    sleep_until(from, time);
+    sleep_for(from, time);
   }
 }
 
@@ -329,7 +325,7 @@ static void wait_for_room(struct gs_gpu *gpu) {
   uint64_t from = gpu->updated_ns;
   uint64_t time = time_for(gpu, first > several ? first : several);
   gs_unlock(gpu);
-  sleep_until(from, time);
+  sleep_for(from, time);
   gs_lock(gpu);
 }
 

@@ -42,25 +42,29 @@ CU_API(cuEventDestroy_v2)(CUevent event) {
 }
 CU_ALIAS(cuEventDestroy, cuEventDestroy_v2)
 
-CUresult gs_event_record(CUevent event, CUstream stream) {
-  NEED_CONTEXT(context);
-  if (!gs_object_alive(&events, event) || !gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->object.context->device != context->device) return CUDA_ERROR_INVALID_HANDLE;
+void gs_event_record_now(CUevent event, struct gs_context *context, CUstream stream) {
   const struct gs_work work = {.kind = GS_WORK_EVENT, .stamp = &event->stamp};
   gs_stream_enqueue(context, stream, &work);
   event->recorded = true;
+}
+
+static CUresult record(CUevent event, CUstream stream) {
+  NEED_CONTEXT(context);
+  if (!gs_object_alive(&events, event) || !gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->object.context->device != context->device) return CUDA_ERROR_INVALID_HANDLE;
+  gs_event_record_now(event, context, stream);
   return CUDA_SUCCESS;
 }
 
 CU_API(cuEventRecord)(CUevent event, CUstream stream) {
   ENTER(cuEventRecord);
-  return gs_event_record(event, stream);
+  return record(event, stream);
 }
 
 CU_API(cuEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
   ENTER(cuEventRecordWithFlags);
   if (flags > 1) return CUDA_ERROR_INVALID_VALUE;
-  return gs_event_record(event, stream);
+  return record(event, stream);
 }
 
 /* When the event was reached; 0: not yet. One that was never recorded counts as reached. */
@@ -98,10 +102,8 @@ CU_API(cuEventElapsedTime)(float *milliseconds, CUevent start, CUevent end) {
 }
 
 /* Work of another GPU is waited for here and now, since each GPU's queues know only of that GPU. */
-CUresult gs_event_wait(CUstream stream, CUevent event) {
-  NEED_CONTEXT(context);
-  if (!gs_stream_valid(stream) || !gs_object_alive(&events, event)) return CUDA_ERROR_INVALID_HANDLE;
-  if (!event->recorded || reached_ns(event)) return CUDA_SUCCESS;
+void gs_event_wait_now(CUevent event, struct gs_context *context, CUstream stream) {
+  if (reached_ns(event)) return;
   struct gs_device *device = event->object.context->device;
   const struct gs_work work = {.kind = GS_WORK_WAIT,
                                .wait_mark = __atomic_load_n(&event->stamp.mark, __ATOMIC_RELAXED)};
@@ -109,13 +111,15 @@ CUresult gs_event_wait(CUstream stream, CUevent event) {
     gs_stream_enqueue(context, stream, &work);
   else
     gs_engine_wait(device->gpu, work.wait_mark);
-  return CUDA_SUCCESS;
 }
 
 CU_API(cuStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
   ENTER(cuStreamWaitEvent);
+  NEED_CONTEXT(context);
   if (flags > 1) return CUDA_ERROR_INVALID_VALUE;
-  return gs_event_wait(stream, event);
+  if (!gs_stream_valid(stream) || !gs_object_alive(&events, event)) return CUDA_ERROR_INVALID_HANDLE;
+  gs_event_wait_now(event, context, stream);
+  return CUDA_SUCCESS;
 }
 
 static void free_event(void *event) {

@@ -40,6 +40,11 @@ uint64_t gs_now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+void gs_sleep_until(uint64_t time_ns) {
+  const struct timespec at = {.tv_sec = (time_t)(time_ns / 1000000000u), .tv_nsec = (long)(time_ns % 1000000000u)};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+}
+
 const char *gs_directory(void) {
   const char *directory = getenv("GPUSIM_DIR");
   return directory && *directory ? directory : "/run/gpusim";

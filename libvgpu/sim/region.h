@@ -226,6 +226,7 @@ void gs_memory_give(struct gs_gpu *gpu, uint64_t bytes);
 /* Bytes that living clients hold on the GPU now. */
 uint64_t gs_memory_used(struct gs_gpu *gpu);
 
-uint64_t gs_now_ns(void); /* CLOCK_MONOTONIC */
+uint64_t gs_now_ns(void);              /* CLOCK_MONOTONIC */
+void gs_sleep_until(uint64_t time_ns); /* of CLOCK_MONOTONIC; a signal may end it early */
 
 #endif

@@ -60,8 +60,7 @@ uint64_t gs_stream_enqueue(struct gs_context *context, CUstream stream, const st
   return mark;
 }
 
-/* Waits for all that was given to the stream; for a default stream that is also what blocking ones were given. */
-static void wait_for(struct gs_context *context, CUstream stream) {
+void gs_stream_finish(struct gs_context *context, CUstream stream) {
   if (is_named(stream))
     gs_engine_wait_channels(context->device->gpu, DEFAULT_CHANNEL | blocking_channels(context));
   else
@@ -135,7 +134,7 @@ CU_API(cuStreamSynchronize)(CUstream stream) {
   ENTER(cuStreamSynchronize);
   NEED_CONTEXT(context);
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  wait_for(context, stream);
+  gs_stream_finish(context, stream);
   gs_pool_trim_device(context->device);
   return CUDA_SUCCESS;
 }
@@ -198,7 +197,7 @@ static CUresult call_host(CUstream stream, void (*callback)(CUstream, CUresult, 
   NEED_CONTEXT(context);
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (!callback && !plain) return CUDA_ERROR_INVALID_VALUE;
-  wait_for(context, stream);
+  gs_stream_finish(context, stream);
   if (callback)
     callback(stream, CUDA_SUCCESS, data);
   else
