@@ -45,6 +45,10 @@ type simStatus struct {
 		TotalBytes     uint64 `json:"total_bytes"`
 		UsedBytes      uint64 `json:"used_bytes"`
 		HighWaterBytes uint64 `json:"high_water_bytes"`
+		Clients        []struct {
+			PID    int   `json:"pid"`
+			BusyNS int64 `json:"busy_ns"`
+		} `json:"clients"`
 	} `json:"gpus"`
 }
 

@@ -16,6 +16,7 @@
 //   streams=1          streams of each thread, in turn
 //   threads=1          threads of each process
 //   processes=1        processes; the first one only waits for the others
+//   devices=1          devices, which the threads take in turn
 //   sync=none          none, each (wait for the GPU after each launch)
 //   pause_ms=0         rest between two launches
 //   grid=1024 block=256
@@ -36,12 +37,12 @@
 
 #include "driver.h"
 
-enum { MAX_STREAMS = 64, MAX_THREADS = 256, MAX_PROCESSES = 64, MAX_NODES = 100000 };
+enum { MAX_STREAMS = 64, MAX_THREADS = 256, MAX_PROCESSES = 64, MAX_NODES = 100000, MAX_DEVICES = 16 };
 
 static struct {
   const char *kernel, *path, *other, *first, *sync;
   double seconds, pause_ms;
-  long count, nodes, streams, threads, processes, grid, block, bytes, log;
+  long count, nodes, streams, threads, processes, devices, grid, block, bytes, log;
 } options = {.kernel = "busy_1ms",
              .path = "launch",
              .sync = "none",
@@ -49,10 +50,16 @@ static struct {
              .streams = 1,
              .threads = 1,
              .processes = 1,
+             .devices = 1,
              .grid = 1024,
              .block = 256};
 
-static void *kernel, *other_kernel, *first_kernel;
+// What is launched on each device, and the device of the calling thread.
+struct device {
+  void *context, *kernel, *other, *first;
+};
+static struct device devices[MAX_DEVICES];
+static __thread struct device *device;
 static uint64_t begun_ns;
 
 struct worker {
@@ -94,6 +101,7 @@ static void set_option(const char *text) {
       {"threads", NULL, NULL, &options.threads},   {"processes", NULL, NULL, &options.processes},
       {"grid", NULL, NULL, &options.grid},         {"block", NULL, NULL, &options.block},
       {"bytes", NULL, NULL, &options.bytes},       {"log", NULL, NULL, &options.log},
+      {"devices", NULL, NULL, &options.devices},
   };
   const char *value = strchr(text, '=');
   for (size_t i = 0; value != NULL && i < sizeof known / sizeof known[0]; i++) {
@@ -110,7 +118,8 @@ static void set_option(const char *text) {
 
 static void check_options(void) {
   if (options.streams < 1 || options.streams > MAX_STREAMS || options.threads < 1 || options.threads > MAX_THREADS ||
-      options.processes < 1 || options.processes > MAX_PROCESSES || options.nodes < 1 || options.nodes > MAX_NODES) {
+      options.processes < 1 || options.processes > MAX_PROCESSES || options.nodes < 1 || options.nodes > MAX_NODES ||
+      options.devices < 1 || options.devices > MAX_DEVICES) {
     fprintf(stderr, "flood: a number is out of range\n");
     exit(2);
   }
@@ -128,7 +137,7 @@ static struct kernel_node node_of(void *function) {
 
 // add_kernels adds kernels to a graph, one after the other, behind `after` (NULL: first), and returns the last one.
 static void *add_kernels(void *graph, long count, void *after) {
-  struct kernel_node parameters = node_of(kernel);
+  struct kernel_node parameters = node_of(device->kernel);
   void *node = after;
   for (long i = 0; i < count; i++) {
     void *before = node;
@@ -141,7 +150,7 @@ static void *add_memset(void *graph, void *after) {
   struct memset_node parameters = {.pitch = 4096, .element_bytes = 1, .width = 4096, .height = 1};
   void *node;
   CALL(cuMemAlloc, &parameters.target, 4096);
-  CALL(cuGraphAddMemsetNode, &node, graph, &after, after != NULL, &parameters, context);
+  CALL(cuGraphAddMemsetNode, &node, graph, &after, after != NULL, &parameters, device->context);
   return node;
 }
 
@@ -151,8 +160,8 @@ static void *make_graph(struct worker *worker) {
   if (path_is("capture")) {
     CALL(cuStreamBeginCapture, worker->streams[0], 1);
     for (long i = 0; i < options.nodes; i++)
-      CALL(cuLaunchKernel, kernel, (unsigned)options.grid, 1, 1, (unsigned)options.block, 1, 1, 0, worker->streams[0],
-           NULL, NULL);
+      CALL(cuLaunchKernel, device->kernel, (unsigned)options.grid, 1, 1, (unsigned)options.block, 1, 1, 0,
+           worker->streams[0], NULL, NULL);
     CALL(cuStreamEndCapture, worker->streams[0], &graph);
     return graph;
   }
@@ -170,11 +179,17 @@ static void *make_graph(struct worker *worker) {
   return graph;
 }
 
+// choose_device makes the worker's device the calling thread's.
+static void choose_device(const struct worker *worker) {
+  device = &devices[worker->number % options.devices];
+  CALL(cuCtxSetCurrent, device->context);
+}
+
 static void prepare(struct worker *worker) {
-  CALL(cuCtxSetCurrent, context);
+  choose_device(worker);
   for (long i = 0; i < options.streams; i++)
     worker->streams[i] = new_stream();
-  if (path_is("old") || path_is("grid")) CALL(cuFuncSetBlockShape, kernel, (int)options.block, 1, 1);
+  if (path_is("old") || path_is("grid")) CALL(cuFuncSetBlockShape, device->kernel, (int)options.block, 1, 1);
   if (!is_graph()) return;
   CALL(cuGraphInstantiateWithFlags, &worker->executable, make_graph(worker), 0);
   CALL(cuGraphUpload, worker->executable, worker->streams[0]);
@@ -204,7 +219,7 @@ static void launch_one(void *function, void *stream) {
 static void replay(struct worker *worker, void *stream) {
   CALL(cuGraphLaunch, worker->executable, stream);
   if (options.other == NULL) return;
-  struct kernel_node parameters = node_of(worker->launches % 2 == 0 ? other_kernel : kernel);
+  struct kernel_node parameters = node_of(worker->launches % 2 == 0 ? device->other : device->kernel);
   CALL(cuGraphExecKernelNodeSetParams, worker->executable, worker->node, &parameters);
 }
 
@@ -217,14 +232,14 @@ static void rest(void) {
 static void *work(void *argument) {
   struct worker *worker = argument;
   uint64_t length = options.seconds > 0 ? (uint64_t)(options.seconds * 1e9) : UINT64_MAX;
-  CALL(cuCtxSetCurrent, context);
+  choose_device(worker);
   while (now_ns() - begun_ns < length && (options.count == 0 || worker->launches < options.count)) {
     void *stream = worker->streams[worker->launches % options.streams];
     uint64_t before = now_ns();
     if (is_graph())
       replay(worker, stream);
     else
-      launch_one(kernel, stream);
+      launch_one(device->kernel, stream);
     uint64_t took = now_ns() - before;
     if (took > worker->longest_ns) worker->longest_ns = took;
     if (options.log) {
@@ -254,13 +269,19 @@ static void print_sums(void) {
   fflush(stdout);
 }
 
+static void open_device(int ordinal) {
+  use_device(ordinal);
+  devices[ordinal].context = context;
+  devices[ordinal].kernel = load_kernel(options.kernel);
+  if (options.other != NULL) devices[ordinal].other = load_kernel(options.other);
+  if (options.first != NULL) devices[ordinal].first = load_kernel(options.first);
+}
+
 static int flood(void) {
   device_pointer held;
   open_driver();
-  use_device(0);
-  kernel = load_kernel(options.kernel);
-  if (options.other != NULL) other_kernel = load_kernel(options.other);
-  if (options.first != NULL) first_kernel = load_kernel(options.first);
+  for (long i = 0; i < options.devices; i++)
+    open_device((int)i);
   if (options.bytes > 0) CALL(cuMemAlloc, &held, (size_t)options.bytes);
   for (long i = 0; i < options.threads; i++) {
     workers[i].number = (int)i;
@@ -269,7 +290,8 @@ static int flood(void) {
   begun_ns = now_ns();
   printf("ready=1 pid=%d\n", getpid());
   fflush(stdout);
-  if (first_kernel != NULL) launch_one(first_kernel, workers[0].streams[0]);
+  choose_device(&workers[0]);
+  if (device->first != NULL) launch_one(device->first, workers[0].streams[0]);
   for (long i = 1; i < options.threads; i++)
     if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) fail("pthread_create", -1);
   work(&workers[0]);
