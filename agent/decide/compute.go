@@ -30,9 +30,16 @@ func DefaultSteerPolicy() SteerPolicy {
 		Alone: 200 * time.Millisecond, OverShareAfter: 10 * time.Second, HeldAfter: time.Minute}
 }
 
-// SteerState is what has to be remembered between rounds. The zero value is the start.
+// SteerState is what has to be remembered between rounds. The zero value is the start. It is a value: Steer makes a new
+// one and changes nothing in the one it was given. Its size is bounded by the number of tenants.
 type SteerState struct {
+	now     time.Duration
+	gpus    map[string]gpuTime
+	tenants map[tenantID]tenantTime
 }
+
+// tenantID names an allocation on a GPU.
+type tenantID struct{ gpuUUID, key string }
 
 // Steering is what one round asks for. Both lists are in the order of monitor.Compute.Tenants, and have every tenant whose
 // mode is not ComputeNone.
@@ -65,14 +72,55 @@ type ComputeVerdict struct {
 
 // Steer judges one round: how much of each GPU's time every tenant may use until the next one.
 func Steer(seen *monitor.Compute, policy SteerPolicy, state SteerState) (Steering, SteerState) {
-	steering := Steering{Next: policy.Round}
-	for _, tenant := range seen.Tenants {
-		if tenant.Mode == monitor.ComputeNone {
-			continue
-		}
-		steering.Rates = append(steering.Rates, Rate{Key: tenant.Key, GPUUUID: tenant.GPUUUID, PPM: tenant.SharePPM, ScalePPM: ppm})
-		steering.Verdicts = append(steering.Verdicts, ComputeVerdict{Key: tenant.Key, GPUUUID: tenant.GPUUUID,
-			Granted: float64(tenant.SharePPM) / ppm, Rate: float64(tenant.SharePPM) / ppm, Scale: 1})
+	if seen.Now < state.now {
+		state = state.restarted()
 	}
-	return steering, state
+	next := SteerState{now: seen.Now, gpus: map[string]gpuTime{}, tenants: map[tenantID]tenantTime{}}
+	cards := map[string]*card{}
+	for uuid, known := range state.gpus {
+		if seen.Now-known.seen < gpuForgotten {
+			next.gpus[uuid] = known
+		}
+	}
+	members := make([]*member, 0, len(seen.Tenants))
+	for i := range seen.Tenants {
+		tenant := &seen.Tenants[i]
+		at := cards[tenant.GPUUUID]
+		if at == nil {
+			known := next.gpus[tenant.GPUUUID]
+			known.seen = seen.Now
+			at = &card{uuid: tenant.GPUUUID, now: seen.Now, policy: policy, gpuTime: known}
+			cards[tenant.GPUUUID] = at
+		}
+		if tenant.Mode != monitor.ComputeNone {
+			members = append(members, at.join(tenant, state.tenants[tenantID{tenant.GPUUUID, tenant.Key}]))
+		}
+	}
+	for _, sample := range seen.Samples {
+		if at := cards[sample.GPUUUID]; at != nil {
+			at.samples = append(at.samples, sample)
+		}
+	}
+	steering := Steering{Next: policy.Rest}
+	for uuid, at := range cards {
+		if at.steer() {
+			steering.Next = policy.Round
+		}
+		next.gpus[uuid] = at.gpuTime
+	}
+	for _, m := range members {
+		next.tenants[m.id()] = m.tenantTime
+		steering.Rates = append(steering.Rates, m.publish())
+		steering.Verdicts = append(steering.Verdicts, m.verdict(seen.Now, policy))
+	}
+	return steering, next
+}
+
+// restarted is the state for a clock that was set back: what was learnt of costs stays, times mean nothing any more.
+func (s SteerState) restarted() SteerState {
+	tenants := make(map[tenantID]tenantTime, len(s.tenants))
+	for id, known := range s.tenants {
+		tenants[id] = tenantTime{known: known.known, rate: known.rate, scale: scale{known: known.scale.known}}
+	}
+	return SteerState{tenants: tenants}
 }

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package decide
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// The scale of a tenant is GPU time that it really used, as the driver measures it, per estimated cost that its processes
+// charged. It is a property of the estimates and not of the demand, so there is nothing to wind up: it is the quotient of
+// two sums over the same time, and all that has to be known is how far each sum can be wrong.
+//
+//   - The driver tells whole percents of a period (1/6 s to 1 s), some time later (up to 1 s), and now and then nothing.
+//   - What is charged at a launch runs afterwards. At both ends of a window the charge can be ahead by a burst and the last
+//     large launch; less where the GPU had idle time, for then nothing was left to run.
+//   - A launch whose cost is not known yet is charged when it is over: what is used after the last charge may be of one.
+//
+// From that follow bounds of the scale for every window of periods up to now. The shortest window whose bounds leave the
+// scale in force out by a tenth corrects it at once, and what was before that window is forgotten. Within the bounds a
+// slow mean over the longest window is followed.
+//
+// With company the estimates are biased otherwise than alone (other tenants' slices are in the measurements), so there are
+// two scales, and the right one is in force again as soon as a neighbour comes or goes.
+//
+// No sample, no change: the last known scale stays the best one, for as long as it takes.
+
+// Bounds and times of the scale.
+const (
+	scaleMin, scaleMax = 0.1, 10
+	deadBand           = 1.1 // a scale that is wrong by less is left to the slow mean
+	deadBeat           = 2.5 // most that one correction multiplies or divides by
+	unlikely           = 2.2 // costs are not that much too low unless the GPU has idle time, or for unlikelyFor
+	unlikelyFor        = 45 * time.Second
+	slowMean           = 2500 * time.Millisecond // time constant of the slow mean
+	slowWidth          = 0.25                    // bounds further apart, relative to the scale, say nothing to the slow mean
+	marksFor           = 6 * time.Second         // shortest stretch that is kept,
+	marksMost          = time.Minute             // and the longest,
+	marksLaunches      = 25                      // so that it holds that many of the largest launch
+	marksCount         = 400
+)
+
+// The two kinds of company, as indices.
+const (
+	alone = iota
+	together
+	mixed // neither of them throughout
+)
+
+// mark is one sample period of the driver as one tenant saw it. GPU times are in seconds.
+type mark struct {
+	from, at time.Duration
+	joined   bool // the mark before ends where this one begins
+	company  int
+	full     bool    // the GPU had no idle time
+	used     float64 // measured
+	foreign  float64 // of those who hold no allocation; some may be ours that could not be told
+	charged  float64
+	granted  float64
+	// What can be charged before `from` and be used after it, and the same for `at`.
+	openFrom, openAt float64
+	// What can be used before and charged after. tail is what was used since the last charge, tailOpen what was open then.
+	lateFrom, lateAt, tail, tailOpen float64
+}
+
+// scale is what is known of a tenant's scale. Nothing that it refers to is changed.
+type scale struct {
+	marks  []mark
+	known  [mixed]float64       // 0: not known yet
+	anchor [mixed]time.Duration // windows do not begin before
+	pure   time.Duration        // end of the last mark that was not mixed
+	rested time.Duration        // end of the last mark in which the tenant did nothing
+}
+
+// inForce is the scale for this company, or else the other one's.
+func (s scale) inForce(company int) float64 {
+	for _, known := range []float64{s.known[company], s.known[alone+together-company]} {
+		if known > 0 {
+			return known
+		}
+	}
+	return 1
+}
+
+// learn takes one more mark in.
+func (s scale) learn(m mark) scale {
+	if m.used == 0 && m.charged == 0 {
+		return s.rest(m)
+	}
+	s.marks = append(slices.Clip(slices.Clone(s.marks[s.outdated(m.at):])), m)
+	if m.company == mixed {
+		return s
+	}
+	s.pure = m.at
+	return s.correct(m.company, m.at-m.from)
+}
+
+// glimpse takes a mark in whose period may have begun earlier: it can only show that more was used than charged.
+func (s scale) glimpse(m mark) scale {
+	var seen window
+	seen.add(m, 0)
+	if m.company != mixed {
+		current := s.inForce(m.company)
+		if corrected, wrong := seen.evidence().correction(current); wrong && corrected > current {
+			s.known[m.company], s.anchor[m.company] = corrected, m.at
+		}
+	}
+	return s
+}
+
+// rest takes in a mark in which the tenant did nothing: what was charged before has been used before.
+func (s scale) rest(m mark) scale {
+	s.rested = m.at
+	n := len(s.marks)
+	if n == 0 || s.marks[n-1].at != m.from || s.marks[n-1].openAt == 0 && s.marks[n-1].lateAt == 0 {
+		return s
+	}
+	s.marks = slices.Clone(s.marks)
+	s.marks[n-1].openAt, s.marks[n-1].lateAt = 0, 0
+	return s
+}
+
+// outdated is how many of the marks are no longer needed at time now.
+func (s scale) outdated(now time.Duration) int {
+	largest := 0.0
+	for _, m := range s.marks {
+		largest = max(largest, m.openAt)
+	}
+	first, held := len(s.marks), 0.0
+	for first > 0 && len(s.marks)-first < marksCount {
+		m := s.marks[first-1]
+		age := now - m.at
+		if age > marksMost || age > marksFor && held >= marksLaunches*largest {
+			break
+		}
+		held += m.charged
+		first--
+	}
+	return first
+}
+
+// correct judges all windows of one company that end with the last mark, which lasted span.
+func (s scale) correct(company int, span time.Duration) scale {
+	current := s.inForce(company)
+	var widest evidence
+	var gathered window
+	for i := len(s.marks) - 1; i >= 0; i-- {
+		m := s.marks[i]
+		if m.company != company {
+			continue
+		}
+		if m.from < s.anchor[company] {
+			break
+		}
+		gathered.add(m, i)
+		found := gathered.evidence()
+		if corrected, wrong := found.correction(current); wrong {
+			s.known[company], s.anchor[company] = corrected, m.from
+			return s
+		}
+		widest = found
+	}
+	s.known[company] = widest.approach(current, span)
+	return s
+}
+
+// evidence is what a window says.
+type evidence struct {
+	used, charged, granted float64
+	low, high              float64 // bounds of the scale
+	span                   time.Duration
+	idle                   bool // the GPU had idle time in it
+	endsFull               bool // but not in the last period
+	seen                   bool // the tenant was seen to use the GPU in the last period
+}
+
+// correction is the scale that a window asks for in the place of current, if it leaves that out.
+func (e evidence) correction(current float64) (corrected float64, wrong bool) {
+	if e.used <= 0 || e.charged <= 0 {
+		return current, false
+	}
+	middle := e.used / e.charged
+	switch {
+	case e.low > current*deadBand:
+		if middle > current*unlikely && !e.idle && e.span < unlikelyFor {
+			return current, false // a long launch whose cost is not known yet looks the same
+		}
+		return bounded(min(math.Sqrt(middle*e.low), current*deadBeat)), true
+	case e.high < current/deadBand:
+		if e.endsFull || !e.seen || e.overused() {
+			return current, false // what is charged waits in a queue, or cannot be told from other processes' use
+		}
+		return bounded(max(math.Sqrt(middle*e.high), current/deadBeat)), true
+	}
+	return current, false
+}
+
+// approach moves the scale towards the middle of a window, as far as span is of the time constant.
+func (e evidence) approach(current float64, span time.Duration) float64 {
+	if e.used <= 0 || e.charged <= 0 || e.high-e.low > slowWidth*current {
+		return current
+	}
+	gain := 1 - math.Exp(-float64(span)/float64(slowMean))
+	middle := e.used / e.charged
+	if middle < current && (e.endsFull || e.overused()) {
+		gain /= 4
+	}
+	return bounded(current + gain*(middle-current))
+}
+
+// overused says that the tenant was measured to use more than it was granted: then its costs are not too high.
+func (e evidence) overused() bool {
+	return e.used > 1.05*e.granted+0.02
+}
+
+func bounded(scale float64) float64 { return min(max(scale, scaleMin), scaleMax) }
+
+// window sums marks from the last one back.
+type window struct {
+	sum     evidence // without bounds
+	foreign float64
+	spans2  float64 // sum of the squares of the periods
+	// Of every end and every beginning of an unbroken run of marks, but the one that goes on.
+	ends2, starts2, lateEnds, lateStarts float64
+	first                                mark
+	index                                int // of first
+}
+
+// add takes the mark at index in, which is older than those before.
+func (w *window) add(m mark, index int) {
+	switch {
+	case w.sum.span == 0:
+		w.sum.endsFull, w.sum.seen = m.full, m.used > 0
+		w.end(m)
+	case w.index != index+1 || !w.first.joined:
+		w.starts2 += w.first.openFrom * w.first.openFrom
+		w.lateStarts += w.first.lateFrom
+		w.end(m)
+	}
+	span := m.at - m.from
+	w.sum.used += m.used
+	w.sum.charged += m.charged
+	w.sum.granted += m.granted
+	w.sum.span += span
+	w.sum.idle = w.sum.idle || !m.full
+	w.foreign += m.foreign
+	w.spans2 += span.Seconds() * span.Seconds()
+	w.first, w.index = m, index
+}
+
+// end notes that a run of marks ends with m.
+func (w *window) end(m mark) {
+	w.ends2 += m.openAt * m.openAt
+	w.lateEnds += m.lateAt
+}
+
+// evidence is what the marks say together. What is open at the ends of runs adds up like chance.
+func (w *window) evidence() evidence {
+	found := w.sum
+	rounding := 0.0075*math.Sqrt(w.spans2) + 0.0025*w.sum.span.Seconds()
+	before := math.Sqrt(w.starts2 + w.first.openFrom*w.first.openFrom)
+	after := math.Sqrt(w.ends2)
+	found.low = max(0, found.used-rounding-w.lateEnds) / (found.charged + before)
+	found.high = math.Inf(1)
+	if found.charged > after {
+		found.high = (found.used + rounding + w.foreign + w.lateStarts + w.first.lateFrom) / (found.charged - after)
+	}
+	return found
+}
