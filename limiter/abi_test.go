@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// The layout of ABI version 1, written down a second time as plain numbers, and one pair of pages of that version on
+// The layout of ABI version 2, written down a second time as plain numbers, and one pair of pages of that version on
 // disk: today's code has to read what the code of that version wrote. A change that fails here needs a new version.
 
 package limiter_test
@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -41,22 +42,32 @@ func lay(size int, puts []put, texts map[int]string) []byte {
 	return p
 }
 
-// limitsV1 is a limits page with two devices.
-func limitsV1() []byte {
+// limitsV2 is a limits page with two devices: the first one hard, not steered yet, the second one elastic, in its fourth
+// rate.
+func limitsV2() []byte {
+	const first, second, rates = 128, 320, 128
 	return lay(4096, []put{
-		{0, 8, 0x314d494c55504756}, {8, 4, 1}, {12, 4, 4096}, {16, 4, 2}, {20, 4, 5}, {64, 4, 2},
-		{128 + 64, 4, 2}, {128 + 68, 4, 1}, {128 + 72, 8, 8000 * mib},
-		{320 + 64, 4, 4}, {320 + 68, 4, 3}, {320 + 72, 8, 24000 * mib},
-	}, map[int]string{24: "a1b2c3d4", 128: "GPU-one", 320: "MIG-two"})
+		{0, 8, 0x314d494c55504756}, {8, 4, 2}, {12, 4, 4096}, {16, 4, 2}, {20, 4, 5}, {64, 4, 2}, {68, 4, 77},
+		{first + 64, 4, 4}, {first + 68, 4, 1}, {first + 72, 8, 8000 * mib},
+		{first + 80, 4, 250000}, {first + 84, 4, 250000}, {first + 88, 4, 1}, {first + 92, 4, 1},
+		{first + rates + 32, 8, 1000}, {first + rates + 48, 4, 250000}, {first + rates + 52, 4, 1000000},
+		{second + 64, 4, 4}, {second + 68, 4, 3}, {second + 72, 8, 24000 * mib},
+		{second + 80, 4, 750000}, {second + 84, 4, 900000}, {second + 88, 4, 2}, {second + 92, 4, 4},
+		{second + rates, 8, 5000000000}, {second + rates + 8, 8, 3000000000}, {second + rates + 16, 4, 800000},
+		{second + rates + 20, 4, 1500000}, {second + rates + 24, 4, 1},
+		{second + rates + 32, 8, 99}, {second + rates + 40, 8, 99}, {second + rates + 48, 4, 99}, // not in force
+	}, map[int]string{24: "a1b2c3d4", first: "GPU-one", second: "MIG-two"})
 }
 
-// usageV1 is the usage page beside it: slots 0 and 2 are processes of epoch 5, slot 1 one of epoch 4, slot 3 is being
+// usageV2 is the usage page beside it: slots 0 and 2 are processes of epoch 5, slot 1 one of epoch 4, slot 3 is being
 // taken, slot 4 is free again.
-func usageV1() []byte {
-	const slots, slotBytes, deviceBytes = 64 + 2*64, 64 + 2*128, 128
+func usageV2() []byte {
+	const slots, slotBytes, deviceBytes = 64 + 2*256, 64 + 2*256, 256
 	puts := []put{
-		{0, 8, 0x3147535555504756}, {8, 4, 1}, {12, 4, 86016}, {16, 4, 2}, {20, 4, 256}, {24, 4, 5},
+		{0, 8, 0x3147535555504756}, {8, 4, 2}, {12, 4, 151552}, {16, 4, 2}, {20, 4, 256}, {24, 4, 5},
 		{64, 8, 100}, {72, 8, 90}, {80, 8, 7}, // processes that are gone, first device
+		{320 + 64, 8, 6000000000}, {320 + 72, 8, 4000000000}, {320 + 80, 8, 9000000000}, {320 + 88, 8, 8000000000},
+		{320 + 96, 8, 700}, {320 + 104, 8, 600}, {320 + 112, 8, 500}, // the compute book of the second one
 	}
 	slot := func(index int, owner, ready, epoch uint64, first, second [3]uint64) {
 		at := slots + index*slotBytes
@@ -65,7 +76,8 @@ func usageV1() []byte {
 		for device, charges := range [][3]uint64{first, second} {
 			at := at + 64 + device*deviceBytes
 			puts = append(puts, put{at, 8, charges[0]}, put{at + 8, 8, charges[1]}, put{at + 16, 8, charges[2]},
-				put{at + 64, 8, 12345}, put{at + 72, 8, 10}, put{at + 80, 8, 4}, put{at + 88, 8, 2})
+				put{at + 64, 8, 12345}, put{at + 72, 8, 10}, put{at + 80, 8, 4}, put{at + 88, 8, 2},
+				put{at + 96, 8, 11}, put{at + 104, 8, 12}, put{at + 112, 8, 13}, put{at + 120, 8, 14})
 		}
 	}
 	slot(0, 77<<22|1, 77<<22|1, 5, [3]uint64{1, 20, 300}, [3]uint64{4000, 0, 0})
@@ -73,12 +85,12 @@ func usageV1() []byte {
 	slot(2, 79<<22|4194303, 79<<22|4194303, 5, [3]uint64{50000, 0, 0}, [3]uint64{})
 	slot(3, 85<<22|4, 83<<22|2, 5, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
 	slot(4, 0, 81<<22|5, 5, [3]uint64{9, 9, 9}, [3]uint64{9, 9, 9})
-	return lay(86016, puts, nil)
+	return lay(151552, puts, nil)
 }
 
 func TestGoldenPages(t *testing.T) {
-	golden := filepath.Join("testdata", "pages", "v1")
-	for name, want := range map[string][]byte{limiter.LimitsFile: limitsV1(), limiter.UsageFile: usageV1()} {
+	golden := filepath.Join("testdata", "pages", "v2")
+	for name, want := range map[string][]byte{limiter.LimitsFile: limitsV2(), limiter.UsageFile: usageV2()} {
 		path := filepath.Join(golden, name)
 		if *update {
 			if err := os.WriteFile(path, want, 0o644); err != nil {
@@ -94,15 +106,19 @@ func TestGoldenPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLimits := limiter.Limits{Key: "a1b2c3d4", Epoch: 5, Frozen: limiter.DamageCut, Devices: []limiter.Device{
-		{UUID: "GPU-one", SliceCount: 1, MemoryLimitBytes: 8000 * mib},
-		{UUID: "MIG-two", SliceCount: 3, MemoryLimitBytes: 24000 * mib}}}
+		{UUID: "GPU-one", SliceCount: 1, MemoryLimitBytes: 8000 * mib,
+			Compute: limiter.Compute{Mode: limiter.ComputeHard, SharePPM: 250000, CeilingPPM: 250000}},
+		{UUID: "MIG-two", SliceCount: 3, MemoryLimitBytes: 24000 * mib,
+			Compute: limiter.Compute{Mode: limiter.ComputeElastic, SharePPM: 750000, CeilingPPM: 900000}}}}
 	if diff := cmp.Diff(wantLimits, limits); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}
 	want := limiter.Usage{
 		Devices: []limiter.DeviceUsage{
 			{UUID: "GPU-one", UsedBytes: 50321, ByKind: [limiter.KindCount]uint64{50001, 20, 300}, Allocations: 130, Frees: 102, Refusals: 13},
-			{UUID: "MIG-two", UsedBytes: 4000, ByKind: [limiter.KindCount]uint64{4000}, Allocations: 30, Frees: 12, Refusals: 6}},
+			{UUID: "MIG-two", UsedBytes: 4000, ByKind: [limiter.KindCount]uint64{4000}, Allocations: 30, Frees: 12, Refusals: 6,
+				Compute: limiter.ComputeUsage{Spent: 6 * time.Second, Charged: 4 * time.Second, Wanted: 9 * time.Second,
+					Waited: 8 * time.Second, Throttled: 700, Degraded: 600, Launches: 500}}},
 		Processes: []limiter.Process{
 			{PID: 1, PIDNamespace: 4026531836, StartTime: 4711, UsedBytes: []uint64{321, 4000}},
 			{PID: 4194303, PIDNamespace: 4026531836, StartTime: 4711, UsedBytes: []uint64{50000, 0}}},
@@ -112,10 +128,10 @@ func TestGoldenPages(t *testing.T) {
 	}
 }
 
-// TestPagesAsWritten: what today's code writes is what version 1 says.
+// TestPagesAsWritten: what today's code writes is what version 2 says.
 func TestPagesAsWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pages")
-	limits, err := limiter.ReadLimits(filepath.Join("testdata", "pages", "v1"))
+	limits, err := limiter.ReadLimits(filepath.Join("testdata", "pages", "v2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,29 +146,31 @@ func TestPagesAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := limitsV1()
-	want[64] = 0                                       // new pages are not frozen
-	for _, offset := range []int{128 + 64, 320 + 64} { // generations count the writes
-		want[offset] = 2
-	}
+	want := limitsV2()
+	want[64], want[68] = 0, 0 // new pages are neither frozen nor steered
+	copy(want[128+128+32:], got[128+128+32:128+128+40])
+	copy(want[320+128:], make([]byte, 64)) // the rate begins at the share, now
+	copy(want[320+128+32:], lay(32, []put{{16, 4, 750000}, {20, 4, 1000000}}, nil))
+	copy(want[320+128+32:], got[320+128+32:320+128+40])
+	want[320+92] = 1
 	if !bytes.Equal(got, want) {
-		t.Error("the limits page differs from that of version 1")
+		t.Error("the limits page differs from that of version 2")
 	}
 	usage, err := os.ReadFile(filepath.Join(dir, limiter.UsageFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	header := usageV1()[:64]
+	header := usageV2()[:64]
 	header[24] = 1 // slot_high_water
 	if !bytes.Equal(usage[:64], header) {
 		t.Errorf("header of the usage page: % x", usage[:64])
 	}
 	word := func(offset int) uint64 { return binary.LittleEndian.Uint64(usage[offset:]) }
-	const slot = 64 + 2*64
+	const slot = 64 + 2*256
 	if owner := word(slot); owner&(1<<22-1) != uint64(os.Getpid()) || word(slot+8) != owner || word(slot+32) != 5|1<<32 {
 		t.Errorf("slot 0: owner %x, ready %x, epoch and life_lock %x", owner, word(slot+8), word(slot+32))
 	}
-	if charge, claim := word(slot+64+128+16), word(slot+64+128+64); charge != 4242 || claim != 0 {
+	if charge, claim := word(slot+64+256+16), word(slot+64+256+64); charge != 4242 || claim != 0 {
 		t.Errorf("slot 0: pool charge %d, claim %d, want 4242 and 0", charge, claim)
 	}
 }

@@ -11,6 +11,7 @@ package limiter
 
 /*
 #cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -fvisibility=hidden
+#include "../libvgpu/core/line.h"
 #include "../libvgpu/core/page.h"
 
 enum { offsetof_high_water = offsetof(struct vgpu_usage_page, slot_high_water) };
@@ -20,6 +21,7 @@ import "C"
 import (
 	"bytes"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -70,6 +72,35 @@ func (d Damage) String() string {
 	return fmt.Sprintf("reason %d", uint32(d))
 }
 
+// ComputeMode is how the GPU time of a device is limited.
+type ComputeMode uint32
+
+// The modes.
+const (
+	ComputeNone    ComputeMode = C.VGPU_COMPUTE_NONE    // not at all
+	ComputeHard    ComputeMode = C.VGPU_COMPUTE_HARD    // the share is a cap
+	ComputeElastic ComputeMode = C.VGPU_COMPUTE_ELASTIC // the share is a promise; what others leave is lent, up to a ceiling
+)
+
+// String is the name of the mode, as options have it.
+func (m ComputeMode) String() string {
+	switch m {
+	case ComputeNone:
+		return "none"
+	case ComputeHard:
+		return "hard"
+	case ComputeElastic:
+		return "elastic"
+	}
+	return fmt.Sprintf("mode %d", uint32(m))
+}
+
+// PPM is the whole, in millionths: shares, rates and scales are counted in them.
+const PPM = C.VGPU_PPM
+
+// SharePPMMin is the least share there is.
+const SharePPMMin = C.VGPU_SHARE_MIN_PPM
+
 // Numbers of the ABI.
 const (
 	maxDevices       = C.VGPU_MAX_DEVICES
@@ -108,8 +139,8 @@ func codeError(code C.int) error {
 	return unix.Errno(-code)
 }
 
-// buildLimits lays out a limits page.
-func buildLimits(l Limits) (page, error) {
+// buildLimits lays out a limits page, whose rates begin at now.
+func buildLimits(l Limits, now time.Duration) (page, error) {
 	p := newPage(limitsPageBytes)
 	c := (*C.struct_vgpu_limits_page)(unsafe.Pointer(&p[0]))
 	key, n := textPointer(l.Key)
@@ -123,6 +154,12 @@ func buildLimits(l Limits) (page, error) {
 		uuid, n := textPointer(d.UUID)
 		code := C.vgpu_limits_write(c, C.uint32_t(i), uuid, n, C.uint32_t(d.SliceCount), C.uint64_t(d.MemoryLimitBytes))
 		if err := codeError(code); err != nil {
+			return nil, fmt.Errorf("lay out device %d of the limits page: %w", i, err)
+		}
+		if d.Compute.Mode == ComputeNone {
+			continue
+		}
+		if err := setCompute(p.bytes(), i, d.Compute, now); err != nil {
 			return nil, fmt.Errorf("lay out device %d of the limits page: %w", i, err)
 		}
 	}
@@ -146,6 +183,8 @@ func parseLimits(p page, size int) (Limits, error) {
 			UUID:             text(unsafe.Slice((*byte)(&v.uuid[0]), maxUUIDBytes)),
 			SliceCount:       uint32(v.slice_count),
 			MemoryLimitBytes: uint64(v.memory_limit_bytes),
+			Compute: Compute{Mode: ComputeMode(v.compute.mode), SharePPM: uint32(v.compute.share_ppm),
+				CeilingPPM: uint32(v.compute.ceiling_ppm)},
 		})
 	}
 	return l, nil
@@ -185,8 +224,13 @@ func repairUsage(p page, devices int) {
 	C.vgpu_usage_repair(unsafe.Pointer(&p[0]), C.uint32_t(devices))
 }
 
-// parseUsage reads a private copy of a usage page. Every byte of it is hostile.
-func parseUsage(p page, l Limits) (Usage, error) {
+// isUsageHead tells whether the header in a private copy of a usage page's head holds.
+func isUsageHead(head page, devices int) bool {
+	return C.vgpu_usage_check(unsafe.Pointer(&head[0]), C.size_t(usagePageBytes(devices)), C.uint32_t(devices)) == 0
+}
+
+// parseUsage reads a private copy of a usage page beside one of its limits page. Every byte of it is hostile.
+func parseUsage(p, limits page, l Limits, now time.Duration) (Usage, error) {
 	c := (*C.struct_vgpu_usage_page)(unsafe.Pointer(&p[0]))
 	if C.vgpu_usage_check(unsafe.Pointer(c), C.size_t(len(p)*8), C.uint32_t(len(l.Devices))) != 0 {
 		return Usage{}, &TamperError{DamageHeader, "the header of the usage page is not the one it was created with"}
@@ -198,7 +242,8 @@ func parseUsage(p page, l Limits) (Usage, error) {
 			return Usage{}, &TamperError{DamageSlots, fmt.Sprintf("the sums of device %d are beyond belief", i)}
 		}
 		row := DeviceUsage{UUID: d.UUID, UsedBytes: uint64(v.used_bytes),
-			Allocations: uint64(v.allocations), Frees: uint64(v.frees), Refusals: uint64(v.refusals)}
+			Allocations: uint64(v.allocations), Frees: uint64(v.frees), Refusals: uint64(v.refusals),
+			Compute: parseCompute(p, limits, i, now)}
 		for k := range row.ByKind {
 			row.ByKind[k] = uint64(v.charged_bytes[k])
 		}

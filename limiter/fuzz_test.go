@@ -22,18 +22,18 @@ func FuzzUsagePage(f *testing.F) {
 	word := func(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 	f.Add([]byte{}, uint32(0), int32(0))
 	f.Add(word(0), uint32(0), int32(0))                                   // magic
-	f.Add(word(2), uint32(8), int32(0))                                   // version
+	f.Add(word(1), uint32(8), int32(0))                                   // version
 	f.Add(word(math.MaxUint64), uint32(16), int32(0))                     // counts
 	f.Add(word(math.MaxUint64), uint32(24), int32(0))                     // high water
 	f.Add(word(math.MaxUint64), uint32(64), int32(0))                     // totals
-	f.Add(word(12345), uint32(128), int32(0))                             // owner of slot 0
-	f.Add(append(word(1<<22), word(1<<22)...), uint32(128), int32(0))     // an owner without pid
-	f.Add(append(word(1<<23|9), word(1<<23|9)...), uint32(320), int32(0)) // a registered stranger
-	f.Add(word(math.MaxUint64), uint32(160), int32(0))                    // epoch
-	f.Add(word(math.MaxUint64), uint32(192), int32(0))                    // charge
-	f.Add(word(1<<62), uint32(200), int32(0))                             // charge of another kind
-	f.Add(word(math.MaxUint64), uint32(256), int32(0))                    // claim
-	f.Add(word(math.MaxUint64), uint32(264), int32(0))                    // counter
+	f.Add(word(12345), uint32(320), int32(0))                             // owner of slot 0
+	f.Add(append(word(1<<22), word(1<<22)...), uint32(320), int32(0))     // an owner without pid
+	f.Add(append(word(1<<23|9), word(1<<23|9)...), uint32(640), int32(0)) // a registered stranger
+	f.Add(word(math.MaxUint64), uint32(352), int32(0))                    // epoch
+	f.Add(word(math.MaxUint64), uint32(384), int32(0))                    // charge
+	f.Add(word(1<<62), uint32(392), int32(0))                             // charge of another kind
+	f.Add(word(math.MaxUint64), uint32(448), int32(0))                    // claim
+	f.Add(word(math.MaxUint64), uint32(456), int32(0))                    // counter
 	f.Add([]byte{}, uint32(0), int32(-1))                                 // shorter
 	f.Add([]byte{}, uint32(0), int32(-60000))                             // empty
 	f.Add([]byte{}, uint32(0), int32(1))                                  // longer
@@ -45,7 +45,7 @@ func FuzzUsagePage(f *testing.F) {
 		if err := honest.Reserve(0, limiter.KindDevice, 600); err != nil {
 			t.Fatal(err)
 		}
-		tamper(t, path, patch, int64(offset)%53248, int64(grow)%100000)
+		tamper(t, path, patch, int64(offset)%86016, int64(grow)%100000)
 		checkUsage(t, dir)
 		if grow >= 0 {
 			checkBook(t, honest, 600, limit)

@@ -41,6 +41,14 @@ type Device struct {
 	UUID             string // "GPU-…" or "MIG-…", at most 63 bytes
 	SliceCount       uint32 // slices of this GPU in the allocation
 	MemoryLimitBytes uint64 // at most MaxBytes; 0: nothing may be allocated
+	Compute          Compute
+}
+
+// Compute is what is granted of a GPU's time.
+type Compute struct {
+	Mode       ComputeMode
+	SharePPM   uint32 // SharePPMMin to PPM; of ComputeNone 0
+	CeilingPPM uint32 // SharePPM to PPM, what is lent included; SharePPM of ComputeHard, 0 of ComputeNone
 }
 
 // Limits is the content of a limits page.
@@ -56,6 +64,29 @@ const (
 	LimitsFile = "limits"
 	UsageFile  = "usage"
 )
+
+func (c Compute) validate() error {
+	switch c.Mode {
+	case ComputeNone:
+		if c.SharePPM != 0 || c.CeilingPPM != 0 {
+			return errors.New("a share of GPU time that is not limited")
+		}
+		return nil
+	case ComputeHard, ComputeElastic:
+	default:
+		return fmt.Errorf("unknown compute mode %d", c.Mode)
+	}
+	if c.SharePPM < SharePPMMin || c.SharePPM > PPM {
+		return fmt.Errorf("a share of %d millionths of GPU time: want %d to %d", c.SharePPM, SharePPMMin, PPM)
+	}
+	if c.CeilingPPM < c.SharePPM || c.CeilingPPM > PPM {
+		return fmt.Errorf("a ceiling of %d millionths of GPU time: want %d to %d", c.CeilingPPM, c.SharePPM, PPM)
+	}
+	if c.Mode == ComputeHard && c.CeilingPPM != c.SharePPM {
+		return fmt.Errorf("a ceiling of %d millionths of GPU time: want the share, %d", c.CeilingPPM, c.SharePPM)
+	}
+	return nil
+}
 
 func (l Limits) validate() error {
 	if l.Key == "" || len(l.Key) > maxKeyBytes || strings.ContainsRune(l.Key, 0) {
@@ -76,6 +107,9 @@ func (l Limits) validate() error {
 		if d.MemoryLimitBytes > MaxBytes {
 			return fmt.Errorf("device %s: memory limit of %d bytes: want at most %d", d.UUID, d.MemoryLimitBytes, MaxBytes)
 		}
+		if err := d.Compute.validate(); err != nil {
+			return fmt.Errorf("device %s: %w", d.UUID, err)
+		}
 	}
 	return nil
 }
@@ -88,7 +122,7 @@ func Create(dir string, l Limits) (err error) {
 	if err := l.validate(); err != nil {
 		return fmt.Errorf("create pages: %w", err)
 	}
-	limits, err := buildLimits(l)
+	limits, err := buildLimits(l, MonotonicNow())
 	if err != nil {
 		return fmt.Errorf("create pages: %w", err)
 	}
@@ -154,16 +188,22 @@ func ReadLimits(dir string) (Limits, error) {
 const limitsReads = 100
 
 func readLimits(handle *os.File) (Limits, error) {
+	_, l, err := readLimitsPage(handle)
+	return l, err
+}
+
+// readLimitsPage also returns the bytes.
+func readLimitsPage(handle *os.File) (page, Limits, error) {
 	file, err := openFile(handle, LimitsFile, unix.O_RDONLY)
 	if err != nil {
-		return Limits{}, err
+		return nil, Limits{}, err
 	}
 	defer file.Close()
+	p := newPage(limitsPageBytes)
 	var l Limits
 	for range limitsReads {
-		p := newPage(limitsPageBytes)
 		if err := readWhole(file, p.bytes()); err != nil {
-			return Limits{}, err
+			return nil, Limits{}, err
 		}
 		if l, err = parseLimits(p, limitsPageBytes); !errors.Is(err, unix.EAGAIN) {
 			break
@@ -171,13 +211,13 @@ func readLimits(handle *os.File) (Limits, error) {
 	}
 	switch {
 	case errors.Is(err, unix.ENOTSUP):
-		return Limits{}, ErrVersion
+		return nil, Limits{}, ErrVersion
 	case errors.Is(err, unix.EAGAIN):
-		return Limits{}, &TamperError{Reason: "a write to the limits page was never finished"}
+		return nil, Limits{}, &TamperError{Reason: "a write to the limits page was never finished"}
 	case err != nil:
-		return Limits{}, &TamperError{Reason: "the limits page is not one"}
+		return nil, Limits{}, &TamperError{Reason: "the limits page is not one"}
 	}
-	return l, nil
+	return p, l, nil
 }
 
 // SetMemoryLimit changes the limit of one device while processes run: it holds for the next request of each. What
@@ -196,6 +236,27 @@ func SetMemoryLimit(dir, uuid string, bytes uint64) error {
 	})
 	if err != nil {
 		return fmt.Errorf("set memory limit of %s: %w", uuid, err)
+	}
+	return nil
+}
+
+// SetCompute changes what is granted of one device's GPU time while processes run. The rate in force is the new share from
+// now on, whatever was lent; credit and debt stay. Errors as SetMemoryLimit. Not beside Steering.Publish of the same
+// allocation: both write the rate.
+func SetCompute(dir, uuid string, compute Compute) error {
+	if err := compute.validate(); err != nil {
+		return fmt.Errorf("set compute share of %s: %w", uuid, err)
+	}
+	err := changeLimits(dir, func(l Limits, mapped []byte) error {
+		for i, d := range l.Devices {
+			if d.UUID == uuid {
+				return errors.Join(setCompute(mapped, i, compute, MonotonicNow()), wakeWaiters(mapped, i))
+			}
+		}
+		return errors.New("no such device in the allocation")
+	})
+	if err != nil {
+		return fmt.Errorf("set compute share of %s: %w", uuid, err)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestTampering(t *testing.T) {
 		"truncated":       {truncate(4096), true},
 		"one byte less":   {truncate(53247), true},
 		"grown":           {truncate(1 << 22), true},
-		"zeroed":          {func(p string) error { return errors.Join(os.Truncate(p, 0), os.Truncate(p, 53248)) }, true},
+		"zeroed":          {func(p string) error { return errors.Join(os.Truncate(p, 0), os.Truncate(p, 86016)) }, true},
 		"unreadable":      {func(p string) error { return errors.Join(os.Truncate(p, 0), os.Chmod(p, 0)) }, true},
 		"a link":          {replace(func(p string) error { return os.Symlink("/etc/passwd", p) }), false},
 		"a dangling link": {replace(func(p string) error { return os.Symlink("nowhere", p) }), false},
@@ -63,7 +63,7 @@ func TestTampering(t *testing.T) {
 				t.Fatal(err)
 			}
 			u := readUsage(t, dir)
-			if info, err := os.Lstat(path); err != nil || info.Size() != 53248 || info.Mode() != 0o666 {
+			if info, err := os.Lstat(path); err != nil || info.Size() != 86016 || info.Mode() != 0o666 {
 				t.Errorf("restored page: %v, %v", info, err)
 			}
 			if !c.keeps {
@@ -155,8 +155,8 @@ func TestDamageIsTold(t *testing.T) {
 		"cut":               {truncate(4096), limiter.DamageCut},
 		"header":            {scribble(16, 0), limiter.DamageHeader},
 		"a pipe":            {replace(func(p string) error { return unix.Mkfifo(p, 0o666) }), limiter.DamageReplaced},
-		"sums":              {scribble(192, 1<<60), limiter.DamageSlots},
-		"owner":             {scribble(128, 12345), limiter.DamageSlots},
+		"sums":              {scribble(384, 1<<60), limiter.DamageSlots},
+		"owner":             {scribble(320, 12345), limiter.DamageSlots},
 		"hidden slot":       {scribble(24, 0), limiter.DamageSlots},
 	} {
 		dir := newPages(t, 1000)
@@ -218,7 +218,7 @@ func overwriteZeros(path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(make([]byte, 53248))
+	_, err = file.Write(make([]byte, 86016))
 	return errors.Join(err, file.Close())
 }
 

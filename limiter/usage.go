@@ -23,6 +23,7 @@ type DeviceUsage struct {
 	Allocations uint64            // admitted ever, processes that are gone included
 	Frees       uint64
 	Refusals    uint64
+	Compute     ComputeUsage
 }
 
 // Process is one process that has registered since the epoch was last raised. It may be gone already: a slot is
@@ -62,7 +63,7 @@ func ReadUsage(dir string) (Usage, error) {
 }
 
 func readUsage(handle *os.File) (Usage, error) {
-	l, err := readLimits(handle)
+	limits, l, err := readLimitsPage(handle)
 	if err != nil {
 		return Usage{}, err
 	}
@@ -89,7 +90,7 @@ func readUsage(handle *os.File) (Usage, error) {
 	}
 	// A slot that became ready while we read is below the mark of now, not of then.
 	copy(head[highWaterOffset:highWaterEnd], again[highWaterOffset:highWaterEnd])
-	u, err := parseUsage(p, l)
+	u, err := parseUsage(p, limits, l, MonotonicNow())
 	if err == nil && grown != nil {
 		return Usage{}, grown
 	}

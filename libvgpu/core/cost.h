@@ -18,28 +18,36 @@
 #include <stdint.h>
 
 enum {
-  VGPU_COST_ENTRIES = 4096,  /* a power of two */
-  VGPU_COST_PROBES = 8,      /* then the entry of last resort is shared by what finds no room */
-  VGPU_COST_EVERY = 16,      /* one launch of so many is measured, */
-  VGPU_COST_EVERY_STEADY = 64 /* or of so many, once the estimate is steady */
+  VGPU_COST_ENTRIES = 4096,    /* a power of two */
+  VGPU_COST_PROBES = 8,        /* then the entry of last resort is shared by what finds no room */
+  VGPU_COST_FRESH = 4,         /* the first so many launches are measured, */
+  VGPU_COST_EVERY = 16,        /* then one of so many (spread, so that no rhythm of the program is in step with it), */
+  VGPU_COST_EVERY_STEADY = 64, /* or of so many, once the estimate is steady; */
+  VGPU_COST_LONG_AGO = 4096    /* and each one, until so many in a row were short */
 };
 #define VGPU_COST_LONG_NS ((uint64_t)200000)   /* launches from here on are measured each time, and corrected exactly */
 #define VGPU_COST_GUESS_NS ((uint64_t)1000000) /* what is charged for a launch that can neither be known nor measured */
 
 /* One key. Atomic words; writers: all threads of the process. */
 struct vgpu_cost {
-  uint64_t key;       /* 0: free */
-  uint64_t cost_ns;   /* estimate; 0: not known yet */
+  uint64_t key;          /* 0: free */
+  uint64_t cost_ns;      /* estimate; 0: not known yet */
   uint64_t deviation_ns; /* mean absolute deviation of the samples */
-  uint32_t launches;  /* since the process began; wraps; counts are lost when threads race */
-  uint32_t samples;
-  uint32_t first;     /* 1: the first launch of this key is being measured */
-  uint32_t flags;     /* enum vgpu_cost_flags */
+  uint32_t launches;     /* since the process began; wraps; counts are lost when threads race */
+  uint32_t samples;      /* stops at UINT32_MAX; 0 again when the content is in doubt */
+  uint32_t first;        /* 1: the first launch of this key is being measured */
+  uint32_t flags;        /* enum vgpu_cost_flags */
+  uint32_t guesses;      /* launches that were charged by guess before the cost was known */
+  uint32_t long_launch;  /* value of `launches` at the last one that was long */
+  uint64_t reserved[2];  /* one cache line each */
 };
 
 enum vgpu_cost_flags {
-  VGPU_COST_NAMED = 1,     /* the caller has looked at the function's name */
-  VGPU_COST_COLLECTIVE = 2 /* a collective: may spin until its peers run, so it must not be kept waiting */
+  VGPU_COST_NAMED = 1,      /* the caller has looked at the function's name */
+  VGPU_COST_COLLECTIVE = 2, /* a collective: may spin until its peers run, so it must not be kept waiting */
+  VGPU_COST_STEADY = 4,     /* the samples differ little */
+  VGPU_COST_LONG = 8,       /* measure each launch: long ones are, or were of late, among them */
+  VGPU_COST_DOUBTED = 16    /* measure the next launch */
 };
 
 struct vgpu_costs {
@@ -57,17 +65,32 @@ enum vgpu_cost_step {
   VGPU_COST_BUSY    /* not known, and its first launch has not been measured yet: wait for that */
 };
 
+/* True if launch number `launches` is one to measure, for a key that is known and short. */
+static inline bool vgpu_cost_is_due(uint32_t launches, uint32_t flags) {
+  uint32_t spread = launches * 0x9e3779b1u; /* the golden section: evenly spread over any number of launches */
+  return spread < (flags & VGPU_COST_STEADY ? UINT32_MAX / VGPU_COST_EVERY_STEADY : UINT32_MAX / VGPU_COST_EVERY);
+}
+
 /* What to do about the next launch of the key; counts it, except for BUSY. */
 enum vgpu_cost_step vgpu_cost_next(struct vgpu_cost *cost);
+
+/* What to charge for a launch that cannot wait to be known: the estimate if there is one, else a guess, which is put right
+ * when the cost is known. */
+uint64_t vgpu_cost_guess(struct vgpu_cost *cost);
 
 /* The first launch could not be measured after all: the next one may try. */
 void vgpu_cost_give_up(struct vgpu_cost *cost);
 
 /* A measured launch took `elapsed_ns`. Returns by how much the entry's charges for it were too low (> 0) or too high, given
- * `charged_ns`: all of it for a first launch, an exact correction for long ones while alone, else 0. */
+ * `charged_ns`: all of it for a first launch, and what was guessed meanwhile; an exact correction for long ones while
+ * alone; else 0. An elapsed time that no clock measures (negative, more than a day) teaches nothing: a first launch
+ * is charged by guess. */
 int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns, bool alone);
 
 /* The key's content changed (a graph was updated): keep the estimate, measure the next launch. */
 void vgpu_cost_doubt(struct vgpu_cost *cost);
+
+/* The key is gone (a graph was destroyed), and the handle may be another's by now: as if it had never been seen. */
+void vgpu_cost_forget(struct vgpu_cost *cost);
 
 #endif

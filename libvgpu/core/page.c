@@ -8,6 +8,7 @@
 
 #include <errno.h>
 
+#include "line.h"
 #include "slot.h"
 
 enum { READ_TRIES = 1000 };
@@ -66,6 +67,34 @@ int vgpu_limits_set_memory(struct vgpu_limits_page *page, uint32_t device, uint6
   return 0;
 }
 
+int vgpu_limits_set_compute(struct vgpu_limits_page *page, uint32_t device, const struct vgpu_compute *compute,
+                            uint64_t now_ns) {
+  if (device >= VGPU_MAX_DEVICES || device >= page->device_count) {
+    return -EINVAL;
+  }
+  struct vgpu_limits_device *entry = &page->devices[device];
+  struct vgpu_line line;
+  vgpu_line_read(entry, &line);
+  uint32_t generation = begin_write(entry);
+  vgpu_store(&entry->share_ppm, compute->share_ppm);
+  vgpu_store(&entry->ceiling_ppm, compute->ceiling_ppm);
+  vgpu_store(&entry->compute_mode, compute->mode);
+  vgpu_store(&entry->generation, generation + 1);
+  if (vgpu_load(&entry->rates[line.generation & 1].rate_ppm) == 0) {
+    line.since_ns = now_ns; /* the first one */
+  }
+  vgpu_line_continue(&line, now_ns);
+  line.rate_ppm = vgpu_share_bounded(compute->share_ppm);
+  line.flags = 0;
+  vgpu_line_publish(entry, &line);
+  return 0;
+}
+
+void vgpu_limits_beat(struct vgpu_limits_page *page) {
+  uint32_t beat = vgpu_load(&page->heartbeat) + 1;
+  vgpu_store(&page->heartbeat, beat != 0 ? beat : 1);
+}
+
 uint32_t vgpu_limits_raise_epoch(struct vgpu_limits_page *page) {
   uint32_t epoch = vgpu_add(&page->epoch, 1);
   vgpu_store(&page->frozen, 0u);
@@ -92,6 +121,20 @@ int vgpu_limits_check(const void *memory, size_t bytes) {
   return sane ? 0 : -EPROTO;
 }
 
+static struct vgpu_compute read_compute(const struct vgpu_limits_device *entry) {
+  struct vgpu_compute compute = {.mode = vgpu_load(&entry->compute_mode)};
+  if (compute.mode == VGPU_COMPUTE_NONE) {
+    return compute;
+  }
+  compute.mode = compute.mode == VGPU_COMPUTE_ELASTIC ? VGPU_COMPUTE_ELASTIC : VGPU_COMPUTE_HARD;
+  compute.share_ppm = vgpu_share_bounded(vgpu_load(&entry->share_ppm));
+  compute.ceiling_ppm = vgpu_share_bounded(vgpu_load(&entry->ceiling_ppm));
+  if (compute.mode == VGPU_COMPUTE_HARD || compute.ceiling_ppm < compute.share_ppm) {
+    compute.ceiling_ppm = compute.share_ppm;
+  }
+  return compute;
+}
+
 int vgpu_limits_read(const struct vgpu_limits_page *page, uint32_t device, struct vgpu_limits_view *view) {
   if (device >= VGPU_MAX_DEVICES || device >= page->device_count) {
     return -EINVAL;
@@ -105,6 +148,7 @@ int vgpu_limits_read(const struct vgpu_limits_page *page, uint32_t device, struc
     view->uuid[VGPU_UUID_BYTES - 1] = 0;
     view->slice_count = vgpu_load(&entry->slice_count);
     view->memory_limit_bytes = vgpu_load(&entry->memory_limit_bytes);
+    view->compute = read_compute(entry);
     if (generation % 2 == 0 && vgpu_load(&entry->generation) == generation) {
       return 0;
     }
@@ -254,4 +298,15 @@ int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_byt
   book->device_count = page->device_count;
   book->slot_count = VGPU_SLOT_COUNT;
   return 0;
+}
+
+void vgpu_usage_read_compute(const struct vgpu_usage_page *page, uint32_t device, struct vgpu_compute_view *view) {
+  const struct vgpu_usage_device *book = (const struct vgpu_usage_device *)(page + 1) + device;
+  const uint64_t *from = &book->spent_ns;
+  uint64_t *to[] = {&view->spent_ns,     &view->charged_ns,  &view->wanted_ns, &view->waited_ns,
+                    &view->throttled_ns, &view->degraded_ns, &view->launches};
+  for (size_t i = 0; i < sizeof(to) / sizeof(to[0]); i++) {
+    uint64_t word = vgpu_load_relaxed(&from[i]);
+    *to[i] = word < VGPU_TIME_MAX ? word : VGPU_TIME_MAX;
+  }
 }

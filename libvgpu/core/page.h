@@ -24,6 +24,21 @@ int vgpu_limits_write(struct vgpu_limits_page *page, uint32_t device, const uint
 /* Changes one memory limit, at once for all readers, under the device's generation. One writer at a time. */
 int vgpu_limits_set_memory(struct vgpu_limits_page *page, uint32_t device, uint64_t memory_limit_bytes);
 
+/* What is granted of a device's GPU time. */
+struct vgpu_compute {
+  uint32_t mode; /* enum vgpu_compute_mode */
+  uint32_t share_ppm;
+  uint32_t ceiling_ppm;
+};
+
+/* Changes what is granted of a device's GPU time, under the device's generation, and lets its rate be the share from
+ * `now_ns` on, whatever it was. One writer at a time, also of the rate. */
+int vgpu_limits_set_compute(struct vgpu_limits_page *page, uint32_t device, const struct vgpu_compute *compute,
+                            uint64_t now_ns);
+
+/* Changes the heartbeat: somebody steers. */
+void vgpu_limits_beat(struct vgpu_limits_page *page);
+
 /* Raises the epoch: every process slot of an older one is dead. Then thaws the page: what a frozen one no longer
  * knew of was held by those processes. Returns the new epoch. */
 uint32_t vgpu_limits_raise_epoch(struct vgpu_limits_page *page);
@@ -39,6 +54,7 @@ struct vgpu_limits_view {
   uint8_t uuid[VGPU_UUID_BYTES]; /* always ends in a NUL */
   uint32_t slice_count;
   uint64_t memory_limit_bytes;
+  struct vgpu_compute compute; /* within its bounds; all zero for VGPU_COMPUTE_NONE */
 };
 
 /* Reads one device of a checked limits page. -EAGAIN if it is being written all the time. */
@@ -75,6 +91,21 @@ int vgpu_usage_read_process(const struct vgpu_usage_page *page, uint32_t index, 
 /* Reads one device of the slot, whatever its epoch. */
 int vgpu_usage_read_slot(const struct vgpu_usage_page *page, uint32_t index, uint32_t device,
                          struct vgpu_usage_view *view);
+
+/* The compute book of one device, every word within its bounds. */
+struct vgpu_compute_view {
+  uint64_t spent_ns;
+  uint64_t charged_ns;
+  uint64_t wanted_ns;
+  uint64_t waited_ns;
+  uint64_t throttled_ns;
+  uint64_t degraded_ns;
+  uint64_t launches;
+};
+
+/* Reads the compute book of one device, whatever its bytes are: a word that no process writes is read as the largest
+ * that one may write. */
+void vgpu_usage_read_compute(const struct vgpu_usage_page *page, uint32_t device, struct vgpu_compute_view *view);
 
 /* Sums one device over all registered processes of `epoch`; counters include processes that are gone.
  * -EBADMSG if a word or a sum is beyond belief. */

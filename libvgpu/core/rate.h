@@ -13,53 +13,83 @@
  * Beside the shared word each process keeps a private one of the same kind, and has to satisfy both: what others write
  * into the usage page never lets one process have more than the allocation's rate.
  *
- * No clock here: callers say what time it is. No CUDA, no libc, no allocation, no system call.
+ * No clock here: callers say what time it is, by CLOCK_MONOTONIC of the node's first time namespace. No CUDA, no libc, no
+ * allocation; no system call but for the registration of the process.
  */
 #ifndef VGPU_RATE_H
 #define VGPU_RATE_H
 
+#include "line.h"
 #include "quota.h"
 
-#define VGPU_BURST_NS ((uint64_t)20000000)           /* credit is at most what the rate gives in this time */
-#define VGPU_GRAB_NS ((uint64_t)100000)              /* a process buys at most this much ahead of its needs */
-#define VGPU_WAIT_MIN_NS ((uint64_t)50000)           /* shortest wait */
-#define VGPU_WAIT_MAX_NS ((uint64_t)10000000000)     /* longest wait of one launch; debt beyond it is carried */
-#define VGPU_STALE_NS ((uint64_t)2000000000)         /* heartbeat that stood still this long: nobody steers */
-#define VGPU_LOAN_NS ((uint64_t)60000000000)         /* and after this, what was lent is given back */
+#define VGPU_BURST_NS ((uint64_t)20000000)              /* credit is at most what the rate gives in this time */
+#define VGPU_GRAB_NS ((uint64_t)100000)                 /* a process buys at most this much ahead of its needs */
+#define VGPU_WAIT_MIN_NS ((uint64_t)50000)              /* shortest wait */
+#define VGPU_WAIT_MAX_NS ((uint64_t)10000000000)        /* longest wait of one launch; debt beyond it is carried */
+#define VGPU_STALE_NS ((uint64_t)2000000000)            /* heartbeat that stood still this long: nobody steers */
+#define VGPU_LOAN_NS ((uint64_t)60000000000)            /* and after this, what was lent is given back */
 #define VGPU_DEBT_BELIEVED_NS ((uint64_t)3600000000000) /* a spent_ns further ahead than this is damage */
-enum { VGPU_SHARE_MIN_PPM = 10000 };                 /* the least share there is: one percent */
+#define VGPU_COST_MAX_NS ((uint64_t)1800000000000)      /* no single cost above this is booked */
+#define VGPU_TURN_NS ((uint64_t)4000000) /* a waiter that has not come back so long after its wait is not waited for */
+#define VGPU_LEAD_NS ((uint64_t)2000000) /* lead in GPU time that a process may have over one that waits */
+#define VGPU_ACTIVE_NS ((uint64_t)300000000) /* who has not asked for so long starts level with those who have */
+enum { VGPU_OPEN_PPM = 950000 };             /* from this rate on an elastic allocation is as good as alone */
 
-/* This process's view of one device of one book. Private memory; forgotten after a fork (vgpu_rate_open again). */
+/* This process's view of one device of one book. Private memory; forgotten after a fork (vgpu_rate_open again). All
+ * words that change are atomic, and no two of them need to agree. */
 struct vgpu_rate_book {
   struct vgpu_book *book;
   uint32_t device;
   uint32_t ceiling_ppm;       /* of this process alone, from the environment; VGPU_PPM: none */
-  uint64_t own_spent_ns;      /* atomic; the private word */
-  uint64_t heartbeat_seen_ns; /* atomic; when the heartbeat was last seen to change */
-  uint32_t heartbeat;         /* atomic; what it was then */
-  /* more is core/rate.c's to add */
+  uint64_t own_spent_ns;      /* the private word, against the line of the limits page */
+  uint64_t ceiling_spent_ns;  /* the same against the line of ceiling_ppm, which begins at time 0 */
+  uint64_t served_ns;         /* what our slot's served_ns is to say */
+  uint64_t asked_ns;          /* when we last asked */
+  uint64_t heartbeat_seen_ns; /* when the heartbeat was last seen to change */
+  uint64_t attached_ns;       /* when we last tried to register */
+  uint64_t anchor_ns;         /* when a line of another clock was first seen, */
+  uint32_t anchor_generation; /* and which: rate_generation | 1 << 31 */
+  uint32_t heartbeat;         /* what it was then */
+  uint32_t is_seen;           /* the two words of the heartbeat are valid */
+  uint32_t is_stale;          /* nobody steered when we last asked */
+  uint32_t waiters;           /* threads that are kept waiting */
 };
 
 void vgpu_rate_open(struct vgpu_rate_book *rate, struct vgpu_book *book, uint32_t device, uint32_t ceiling_ppm);
 
 /* True if the device's GPU time is limited at all. One load. */
 static inline bool vgpu_rate_is_limiting(const struct vgpu_rate_book *rate) {
-  return __atomic_load_n(&rate->book->limits->devices[rate->device].compute_mode, __ATOMIC_RELAXED) != VGPU_COMPUTE_NONE ||
+  return __atomic_load_n(&rate->book->limits->devices[rate->device].compute_mode, __ATOMIC_RELAXED) !=
+             VGPU_COMPUTE_NONE ||
          rate->ceiling_ppm < VGPU_PPM;
 }
 
-/* Buys GPU time for a launch of `cost_ns` by estimate. 0: bought, and *bought_ns (not less than cost_ns) may be used; else the
- * time to wait before asking again, at least VGPU_WAIT_MIN_NS. `force`: buy in any case (the longest wait is over, or this
- * launch must not wait); returns 0. Takes a slot for this process at the first call. */
+/* Buys GPU time for a launch of `cost_ns` by estimate (0: one that nothing is known of). 0: bought, and *bought_ns (not
+ * less than cost_ns) may be used; else the time to wait before asking again, at least VGPU_WAIT_MIN_NS. `force`: buy in
+ * any case (the longest wait is over, or this launch must not wait); returns 0. Takes a slot for this process at the
+ * first call. */
 uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t now_ns, bool force, uint64_t *bought_ns);
 
 /* Books what turned out dearer (> 0) or cheaper (< 0) than was bought, by estimate. */
-void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns, uint64_t now_ns);
+void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns);
 
-/* A thread begins to wait until `until_ns`, or goes on waiting; `waited_ns`: how long it has since the last call. */
+/* A thread begins to wait for GPU time until `until_ns` (`waited_ns` is 0), or goes on waiting; `waited_ns`: how long it
+ * has since the last call. */
 void vgpu_rate_waiting(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t until_ns, uint64_t waited_ns);
-/* It waits no longer. */
-void vgpu_rate_waited(struct vgpu_rate_book *rate, uint64_t waited_ns);
+/* It waits no longer; `waited_ns`: since the last call. Once for each wait that began. */
+void vgpu_rate_waited(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t waited_ns);
+
+/* Puts launches that were counted elsewhere into the usage page. */
+void vgpu_rate_count(struct vgpu_rate_book *rate, uint64_t launches, uint64_t now_ns);
+
+/* How far this process is in debt, with the others of the allocation or by itself, in GPU time; 0: it has credit. */
+uint64_t vgpu_rate_debt_ns(struct vgpu_rate_book *rate, uint64_t now_ns);
+
+/* The rate in force for this process, in millionths. */
+uint32_t vgpu_rate_ppm(const struct vgpu_rate_book *rate);
+
+/* True if this process is as good as alone: what it launches need not be known before it goes on. */
+bool vgpu_rate_is_open(const struct vgpu_rate_book *rate);
 
 /* True if launches took their own time by the clock of late (VGPU_RATE_ALONE, or no agent ever steered). */
 bool vgpu_rate_is_alone(const struct vgpu_rate_book *rate);

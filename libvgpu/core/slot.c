@@ -216,6 +216,10 @@ static void clear_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot)
     vgpu_store_relaxed(&books->allocations, (uint64_t)0);
     vgpu_store_relaxed(&books->frees, (uint64_t)0);
     vgpu_store_relaxed(&books->refusals, (uint64_t)0);
+    vgpu_store_relaxed(&books->served_ns, (uint64_t)0);
+    vgpu_store_relaxed(&books->waiting_ns, (uint64_t)0);
+    vgpu_store_relaxed(&books->launches, (uint64_t)0);
+    vgpu_store_relaxed(&books->throttled_ns, (uint64_t)0);
   }
 }
 

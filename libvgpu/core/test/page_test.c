@@ -7,14 +7,14 @@
 
 #include "check.h"
 
-/* Offsets of version 1 as numbers: a change of any needs a new version. */
+/* Offsets of version 2 as numbers: a change of any needs a new version. */
 static void test_layout(void) {
-  CHECK_EQUAL(vgpu_usage_slot_offset(1, 0), 128);
-  CHECK_EQUAL(vgpu_usage_slot_offset(1, 1) - vgpu_usage_slot_offset(1, 0), 192);
-  CHECK_EQUAL(vgpu_usage_slot_offset(16, 0), 64 + 16 * 64);
-  CHECK_EQUAL(vgpu_usage_slot_offset(16, 1) - vgpu_usage_slot_offset(16, 0), 64 + 16 * 128);
-  CHECK_EQUAL(vgpu_usage_page_bytes(1), 53248);
-  CHECK_EQUAL(vgpu_usage_page_bytes(16), 544768);
+  CHECK_EQUAL(vgpu_usage_slot_offset(1, 0), 320);
+  CHECK_EQUAL(vgpu_usage_slot_offset(1, 1) - vgpu_usage_slot_offset(1, 0), 320);
+  CHECK_EQUAL(vgpu_usage_slot_offset(16, 0), 64 + 16 * 256);
+  CHECK_EQUAL(vgpu_usage_slot_offset(16, 1) - vgpu_usage_slot_offset(16, 0), 64 + 16 * 256);
+  CHECK_EQUAL(vgpu_usage_page_bytes(1), 86016);
+  CHECK_EQUAL(vgpu_usage_page_bytes(16), 1073152);
   CHECK_EQUAL(offsetof(struct vgpu_limits_page, frozen), 64);
   CHECK_EQUAL(offsetof(struct vgpu_usage_slot, start_stack), 40);
   CHECK_EQUAL(offsetof(struct vgpu_usage_slot_device, allocations), 72);
@@ -49,7 +49,7 @@ static void test_limits(void) {
   pair.limits->device_count = 0;
   CHECK_EQUAL(vgpu_limits_check(pair.limits, 4096), -EPROTO);
   pair.limits->device_count = 2;
-  pair.limits->abi_version = 2;
+  pair.limits->abi_version = 3;
   CHECK_EQUAL(vgpu_limits_check(pair.limits, 4096), -ENOTSUP);
   pair.limits->magic = 0;
   CHECK_EQUAL(vgpu_limits_check(pair.limits, 4096), -EPROTO);

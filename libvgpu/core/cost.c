@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * cost.c - contract in cost.h.
+ *
+ * The mean of all samples is what launches of a key cost on average, whatever their durations. It holds only if the
+ * samples are chosen without regard to the duration: so a key that has had a long launch among short ones is measured
+ * every time, and corrected every time, until it has had none for long. A first sample may hold what the driver
+ * does once (loading the code), so the second one takes its place.
+ *
+ * The lower envelope is an expectile: a sample below the estimate moves it by half of the difference, one above it by
+ * a sixteenth. It lies above the shortest time, so one odd sample does not decide, and it is near the true time as
+ * long as one sample in nine was not interrupted.
+ */
+#include "cost.h"
+
+#include "rate.h"
+#include "slot.h"
+
+#define KEY_FACTOR 0x9e3779b97f4a7c15ULL
+#define KEY_LAST UINT64_MAX                           /* of the entry of last resort */
+#define ELAPSED_MIN_NS ((uint64_t)500)                /* what the GPU's clock resolves */
+#define ELAPSED_MAX_NS ((uint64_t)86400 * 1000000000) /* above: the driver gave nonsense */
+
+enum {
+  MEAN_SAMPLES = 16,      /* the mean follows changes as one over so many samples */
+  FALL_SHIFT = 1,         /* the envelope falls by this part (a power of two) of a difference, */
+  RISE_SHIFT = 4,         /* and rises by this */
+  DEVIATION_SHIFT = 3,    /* the deviation follows by this */
+  STEADY_PART = 10,       /* steady: the deviation is at most this part of the estimate, */
+  STEADY_SAMPLES = 8,     /* after so many samples */
+  GUESSES_BELIEVED = 4096 /* guesses that are put right, at most */
+};
+
+/* Twice the logarithm to the base of 2, rounded down. */
+static uint64_t half_octaves(uint64_t value) {
+  if (value < 2) {
+    return value;
+  }
+  uint64_t octave = 63 - (uint64_t)__builtin_clzll(value);
+  return 2 * octave + (value >> (octave - 1) & 1);
+}
+
+static uint64_t key_of(const void *function, uint64_t blocks, uint32_t threads) {
+  uint64_t key = (uint64_t)(uintptr_t)function * KEY_FACTOR;
+  key = (key ^ key >> 32 ^ (half_octaves(blocks) << 8 | half_octaves(threads))) * KEY_FACTOR;
+  return key != 0 && key != KEY_LAST ? key : 1;
+}
+
+struct vgpu_cost *vgpu_cost_find(struct vgpu_costs *costs, const void *function, uint64_t blocks, uint32_t threads) {
+  uint64_t key = key_of(function, blocks, threads);
+  for (uint64_t probe = 0; probe < VGPU_COST_PROBES; probe++) {
+    struct vgpu_cost *entry = &costs->entries[((key >> 40) + probe) % VGPU_COST_ENTRIES];
+    uint64_t found = vgpu_load_relaxed(&entry->key);
+    if (found == key) {
+      return entry;
+    }
+    if (found == 0 &&
+        (__atomic_compare_exchange_n(&entry->key, &found, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+         found == key)) {
+      return entry;
+    }
+  }
+  return &costs->last_resort;
+}
+
+static uint32_t count_launch(struct vgpu_cost *cost) {
+  uint32_t launches = vgpu_load_relaxed(&cost->launches);
+  vgpu_store_relaxed(&cost->launches, launches + 1);
+  return launches;
+}
+
+enum vgpu_cost_step vgpu_cost_next(struct vgpu_cost *cost) {
+  uint32_t flags = vgpu_load_relaxed(&cost->flags);
+  if (vgpu_load_relaxed(&cost->cost_ns) == 0) {
+    if (__atomic_exchange_n(&cost->first, 1, __ATOMIC_ACQ_REL) != 0) {
+      return VGPU_COST_BUSY;
+    }
+    if (vgpu_load(&cost->cost_ns) == 0) {
+      count_launch(cost);
+      return VGPU_COST_FIRST;
+    }
+    vgpu_store(&cost->first, 0u); /* it has just become known */
+  }
+  uint32_t launches = count_launch(cost);
+  if ((flags & VGPU_COST_DOUBTED) != 0) {
+    __atomic_fetch_and(&cost->flags, ~(uint32_t)VGPU_COST_DOUBTED, __ATOMIC_RELAXED);
+    return VGPU_COST_SAMPLE;
+  }
+  bool each = (flags & VGPU_COST_LONG) != 0 || launches < VGPU_COST_FRESH;
+  return each || vgpu_cost_is_due(launches, flags) ? VGPU_COST_SAMPLE : VGPU_COST_CHARGE;
+}
+
+uint64_t vgpu_cost_guess(struct vgpu_cost *cost) {
+  uint64_t known = vgpu_load_relaxed(&cost->cost_ns);
+  if (known != 0) {
+    return known;
+  }
+  __atomic_fetch_add(&cost->guesses, 1, __ATOMIC_RELAXED);
+  return VGPU_COST_GUESS_NS;
+}
+
+void vgpu_cost_give_up(struct vgpu_cost *cost) {
+  vgpu_store(&cost->first, 0u);
+}
+
+/* The estimate after sample number `samples` (from 1). */
+static uint64_t estimate(uint64_t cost, uint64_t sample, uint32_t samples, bool alone) {
+  if (samples <= 1 || (samples == 2 && (alone || sample < cost))) {
+    return sample;
+  }
+  if (alone) {
+    uint64_t weight = samples - 1 < MEAN_SAMPLES ? samples - 1 : MEAN_SAMPLES;
+    return sample > cost ? cost + (sample - cost) / weight : cost - (cost - sample) / weight;
+  }
+  return sample > cost ? cost + ((sample - cost) >> RISE_SHIFT) : cost - ((cost - sample) >> FALL_SHIFT);
+}
+
+static uint64_t deviation(uint64_t before, uint64_t difference, uint64_t cost, uint32_t samples) {
+  if (samples <= 2) {
+    return difference;
+  }
+  uint64_t after = before - (before >> DEVIATION_SHIFT) + (difference >> DEVIATION_SHIFT);
+  bool jumped = difference > cost / 2;
+  return jumped && after < difference / 2 ? difference / 2 : after;
+}
+
+/* Whether each launch is to be measured, after one that took `sample`. */
+static void mark_long(struct vgpu_cost *cost, uint64_t sample, uint64_t now_cost, bool steady) {
+  uint32_t launches = vgpu_load_relaxed(&cost->launches), flags = vgpu_load_relaxed(&cost->flags);
+  uint32_t wanted = flags & ~(uint32_t)(VGPU_COST_LONG | VGPU_COST_STEADY);
+  if (sample >= VGPU_COST_LONG_NS || now_cost >= VGPU_COST_LONG_NS) {
+    vgpu_store_relaxed(&cost->long_launch, launches);
+    wanted |= VGPU_COST_LONG;
+  } else if ((flags & VGPU_COST_LONG) != 0 && launches - vgpu_load_relaxed(&cost->long_launch) < VGPU_COST_LONG_AGO) {
+    wanted |= VGPU_COST_LONG;
+  }
+  wanted |= steady ? (uint32_t)VGPU_COST_STEADY : 0;
+  if (wanted != flags) { /* whoever changed another flag meanwhile is not overruled */
+    __atomic_compare_exchange_n(&cost->flags, &flags, wanted, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+}
+
+static int64_t too_low(uint64_t real, uint64_t charged) {
+  real = real < VGPU_COST_MAX_NS ? real : VGPU_COST_MAX_NS;
+  charged = charged < VGPU_COST_MAX_NS ? charged : VGPU_COST_MAX_NS;
+  return (int64_t)real - (int64_t)charged;
+}
+
+/* What the guesses of a key that has just become known were too low by. */
+static int64_t put_guesses_right(struct vgpu_cost *cost, uint64_t known) {
+  uint32_t guesses = __atomic_exchange_n(&cost->guesses, 0, __ATOMIC_RELAXED);
+  int64_t count = guesses < GUESSES_BELIEVED ? guesses : GUESSES_BELIEVED;
+  int64_t each = too_low(known < VGPU_COST_MAX_NS / GUESSES_BELIEVED ? known : VGPU_COST_MAX_NS / GUESSES_BELIEVED,
+                         VGPU_COST_GUESS_NS);
+  return count * each;
+}
+
+int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns, bool alone) {
+  uint64_t before = vgpu_load_relaxed(&cost->cost_ns);
+  if (elapsed_ns > ELAPSED_MAX_NS) {
+    vgpu_cost_give_up(cost);
+    return charged_ns == 0 ? (int64_t)vgpu_cost_guess(cost) : 0;
+  }
+  uint64_t sample = elapsed_ns < ELAPSED_MIN_NS ? ELAPSED_MIN_NS : elapsed_ns;
+  sample = sample < VGPU_COST_MAX_NS ? sample : VGPU_COST_MAX_NS;
+  uint32_t samples = before != 0 ? vgpu_load_relaxed(&cost->samples) : 0;
+  samples += samples < UINT32_MAX;
+  uint64_t after = estimate(before, sample, samples, alone);
+  uint64_t difference = samples <= 1 ? 0 : sample > before ? sample - before : before - sample;
+  uint64_t spread = deviation(vgpu_load_relaxed(&cost->deviation_ns), difference, after, samples);
+  bool each = (vgpu_load_relaxed(&cost->flags) & VGPU_COST_LONG) != 0;
+  vgpu_store_relaxed(&cost->deviation_ns, spread);
+  vgpu_store_relaxed(&cost->samples, samples);
+  mark_long(cost, sample, after, samples >= STEADY_SAMPLES && spread <= after / STEADY_PART);
+  vgpu_store(&cost->cost_ns, after);
+  vgpu_store(&cost->first, 0u);
+  bool exact = charged_ns == 0 || (alone && (each || sample >= VGPU_COST_LONG_NS || samples <= 2));
+  int64_t guessed = vgpu_load_relaxed(&cost->guesses) != 0 ? put_guesses_right(cost, after) : 0;
+  return guessed + (exact ? too_low(sample, charged_ns) : 0);
+}
+
+void vgpu_cost_doubt(struct vgpu_cost *cost) {
+  vgpu_store_relaxed(&cost->samples, 0u);
+  __atomic_fetch_or(&cost->flags, VGPU_COST_DOUBTED, __ATOMIC_RELAXED);
+}
+
+void vgpu_cost_forget(struct vgpu_cost *cost) {
+  vgpu_store_relaxed(&cost->samples, 0u);
+  vgpu_store_relaxed(&cost->guesses, 0u);
+  vgpu_store_relaxed(&cost->flags, 0u);
+  vgpu_store(&cost->cost_ns, (uint64_t)0);
+  vgpu_store(&cost->first, 0u);
+}

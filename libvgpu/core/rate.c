@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * rate.c - buying GPU time. Contract in rate.h, the line in line.c, taking turns in turn.c.
+ *
+ * An account is a word that says how much was bought, held against a line. Up to three have to have credit:
+ *
+ *   spent_ns of the usage page, against the line of the limits page    what the container may have
+ *   own_spent_ns, private, against the same line                       holds when the usage page is tampered with
+ *   ceiling_spent_ns, private, against a line of the environment's     what this process may have
+ *
+ * The private ones are looked at first and added to last. With an honest usage page own_spent_ns never refuses
+ * what spent_ns admits. Words that are further ahead of the line than any honest process leaves them are damage,
+ * and read as neither credit nor debt; words that are behind it by more than the burst are read as the burst.
+ * So garbage in a shared word is worth one burst at most, and the private word does not know of that, either.
+ */
+#include "rate.h"
+
+#include "slot.h"
+#include "turn.h"
+
+enum {
+  ASKED_EVERY_NS = 1000000,     /* shared words that say "now" are written at most so often */
+  ATTACH_EVERY_NS = 1000000000, /* and a slot is looked for */
+  PAUSE_MAX_NS = 1000000000     /* longer breaks between two requests are no time in which launches went on */
+};
+
+/* A word against its line, at one instant. */
+struct account {
+  uint64_t *spent_ns;
+  uint64_t line_ns; /* what the line entitles to now */
+  uint64_t burst_ns;
+  uint32_t rate_ppm;
+};
+
+static struct account account_of(uint64_t *spent_ns, const struct vgpu_line *line, uint64_t now_ns) {
+  struct account account = {
+      .spent_ns = spent_ns,
+      .line_ns = vgpu_line_at(line, now_ns),
+      .burst_ns = vgpu_times_ppm(VGPU_BURST_NS, line->rate_ppm),
+      .rate_ppm = line->rate_ppm,
+  };
+  return account;
+}
+
+/* What `spent` counts as. */
+static uint64_t base_of(const struct account *account, uint64_t spent) {
+  uint64_t least = account->line_ns > account->burst_ns ? account->line_ns - account->burst_ns : 0;
+  if (spent > account->line_ns && spent - account->line_ns > VGPU_DEBT_BELIEVED_NS) {
+    return account->line_ns;
+  }
+  return spent > least ? spent : least;
+}
+
+/* How long it takes the line to reach `base`; 0: it has. */
+static uint64_t wait_of(const struct account *account, uint64_t base) {
+  if (base <= account->line_ns) {
+    return 0;
+  }
+  uint64_t wait = (base - account->line_ns) * VGPU_PPM / account->rate_ppm + 1;
+  return wait > VGPU_WAIT_MIN_NS ? wait : VGPU_WAIT_MIN_NS;
+}
+
+static uint64_t look(const struct account *account) {
+  return wait_of(account, base_of(account, vgpu_load_relaxed(account->spent_ns)));
+}
+
+/* Takes `*amount`, and as much more, up to `ahead`, as there is credit for; *amount is what was taken then. 0, or how
+ * long to wait. */
+static uint64_t take(const struct account *account, uint64_t *amount, uint64_t ahead, bool force) {
+  uint64_t spent = vgpu_load_relaxed(account->spent_ns), taken;
+  uint64_t base;
+  do {
+    base = base_of(account, spent);
+    uint64_t wait = wait_of(account, base);
+    if (wait != 0 && !force) {
+      return wait;
+    }
+    uint64_t credit = wait == 0 ? account->line_ns - base : 0;
+    uint64_t left = credit > *amount ? credit - *amount : 0;
+    taken = *amount + (left < ahead ? left : ahead);
+  } while (
+      !__atomic_compare_exchange_n(account->spent_ns, &spent, base + taken, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+  *amount = taken;
+  return 0;
+}
+
+static const struct vgpu_limits_device *limits_of(const struct vgpu_rate_book *rate) {
+  return &rate->book->limits->devices[rate->device];
+}
+
+static struct vgpu_usage_device *usage_of(const struct vgpu_rate_book *rate) {
+  return (struct vgpu_usage_device *)(rate->book->usage + 1) + rate->device;
+}
+
+static bool has_ceiling(const struct vgpu_rate_book *rate) {
+  return rate->ceiling_ppm < VGPU_PPM;
+}
+
+static bool has_line(const struct vgpu_rate_book *rate) {
+  return vgpu_load_relaxed(&limits_of(rate)->compute_mode) != VGPU_COMPUTE_NONE;
+}
+
+/* A line of another clock begins when this process first sees it. Of the two words, the time is written first: who sees
+ * the generation sees a time that is not too early. */
+static void anchor(struct vgpu_rate_book *rate, struct vgpu_line *line, uint64_t now_ns) {
+  uint32_t generation = line->generation | (uint32_t)1 << 31;
+  if (vgpu_load(&rate->anchor_generation) != generation) {
+    vgpu_store(&rate->anchor_ns, now_ns);
+    vgpu_store(&rate->anchor_generation, generation);
+  }
+  line->since_ns = vgpu_load(&rate->anchor_ns);
+}
+
+/* The line of the limits page as this process has to take it. False: of two lines, perhaps. */
+static bool read_line(struct vgpu_rate_book *rate, uint64_t now_ns, struct vgpu_line *line) {
+  const struct vgpu_limits_device *limits = limits_of(rate);
+  bool whole = vgpu_line_read(limits, line);
+  if (vgpu_line_is_foreign(line, now_ns)) {
+    anchor(rate, line, now_ns);
+  }
+  uint32_t share = vgpu_share_bounded(vgpu_load_relaxed(&limits->share_ppm));
+  uint64_t over = vgpu_load_relaxed(&rate->heartbeat_seen_ns) + VGPU_STALE_NS + VGPU_LOAN_NS;
+  bool lent = vgpu_load_relaxed(&limits->compute_mode) == VGPU_COMPUTE_ELASTIC && line->rate_ppm > share;
+  if (lent && vgpu_load_relaxed(&rate->is_stale) && now_ns > over && now_ns > line->since_ns) {
+    vgpu_line_continue(line, over > line->since_ns ? over : line->since_ns);
+    line->rate_ppm = share;
+  }
+  return whole;
+}
+
+/* The line of the environment's ceiling: the same for all time. */
+static struct vgpu_line ceiling_line(const struct vgpu_rate_book *rate) {
+  struct vgpu_line line = {.rate_ppm = vgpu_share_bounded(rate->ceiling_ppm), .scale_ppm = VGPU_PPM};
+  return line;
+}
+
+static void watch_heartbeat(struct vgpu_rate_book *rate, uint64_t now_ns) {
+  uint32_t heartbeat = vgpu_load_relaxed(&rate->book->limits->heartbeat);
+  if (!vgpu_load_relaxed(&rate->is_seen) || heartbeat != vgpu_load_relaxed(&rate->heartbeat)) {
+    vgpu_store_relaxed(&rate->heartbeat, heartbeat);
+    vgpu_store_relaxed(&rate->heartbeat_seen_ns, now_ns);
+    vgpu_store_relaxed(&rate->is_seen, 1u);
+  }
+  uint64_t seen = vgpu_load_relaxed(&rate->heartbeat_seen_ns);
+  bool stale = heartbeat == 0 || (now_ns > seen && now_ns - seen > VGPU_STALE_NS);
+  vgpu_store_relaxed(&rate->is_stale, stale ? 1u : 0u);
+}
+
+/* Our slot, which is looked for now and then if there is none; NULL. */
+static struct vgpu_usage_slot_device *own_books(struct vgpu_rate_book *rate, uint64_t now_ns) {
+  struct vgpu_book *book = rate->book;
+  struct vgpu_usage_slot *slot = vgpu_slot_at(book, vgpu_load_relaxed(&book->slot_index));
+  uint64_t token = vgpu_load(&book->token), last = vgpu_load_relaxed(&rate->attached_ns);
+  if (vgpu_slot_is_registered(book) && vgpu_load(&slot->owner) == token && vgpu_load(&slot->ready) == token &&
+      vgpu_load_relaxed(&slot->epoch) == vgpu_load_relaxed(&book->limits->epoch)) {
+    return vgpu_slot_device(slot, rate->device);
+  }
+  if ((last != 0 && now_ns - last < ATTACH_EVERY_NS) || vgpu_slot_enter(book) != 0) {
+    return NULL;
+  }
+  vgpu_store_relaxed(&rate->attached_ns, now_ns);
+  bool ours = vgpu_load_relaxed(&book->usage->magic) == VGPU_USAGE_MAGIC &&
+              ((book->token != 0 && vgpu_slot_is_ours(book)) || vgpu_slot_attach(book) == 0);
+  slot = vgpu_slot_at(book, book->slot_index);
+  vgpu_slot_leave(book);
+  return ours ? vgpu_slot_device(slot, rate->device) : NULL;
+}
+
+/* Says that GPU time is wanted, and for how long nobody has steered. */
+static void tell_wanted(struct vgpu_rate_book *rate, uint64_t now_ns) {
+  struct vgpu_usage_device *usage = usage_of(rate);
+  uint64_t last = vgpu_load_relaxed(&usage->wanted_ns), since = now_ns - last;
+  if (since < ASKED_EVERY_NS ||
+      !__atomic_compare_exchange_n(&usage->wanted_ns, &last, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    return;
+  }
+  if (vgpu_load_relaxed(&rate->is_stale) && since < PAUSE_MAX_NS) {
+    __atomic_fetch_add(&usage->degraded_ns, since, __ATOMIC_RELAXED);
+  }
+}
+
+/* Books `amount` of GPU time in the private accounts, and as served. */
+static void book_own(struct vgpu_rate_book *rate, const struct account *own, const struct account *ceiling,
+                     uint64_t amount, struct vgpu_usage_slot_device *books) {
+  uint64_t taken = amount;
+  if (has_ceiling(rate)) {
+    take(ceiling, &taken, 0, true);
+  }
+  if (has_line(rate)) {
+    take(own, &taken, 0, true);
+  }
+  uint64_t served = __atomic_add_fetch(&rate->served_ns, amount, __ATOMIC_RELAXED);
+  if (books != NULL) {
+    vgpu_store_relaxed(&books->served_ns, served);
+  }
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
+void vgpu_rate_open(struct vgpu_rate_book *rate, struct vgpu_book *book, uint32_t device, uint32_t ceiling_ppm) {
+  *rate = (struct vgpu_rate_book){.book = book, .device = device, .ceiling_ppm = ceiling_ppm};
+}
+
+/* Buys from the shared word, if this process may have it and it is its turn. 0, or how long to wait. */
+static uint64_t buy_shared(struct vgpu_rate_book *rate, const struct account *own, uint64_t now_ns, bool force,
+                           uint64_t *amount, struct vgpu_usage_slot_device *books) {
+  struct account shared = *own;
+  shared.spent_ns = &usage_of(rate)->spent_ns;
+  uint64_t ahead = own->burst_ns / 10 < VGPU_GRAB_NS ? own->burst_ns / 10 : VGPU_GRAB_NS;
+  uint64_t wait = force ? 0 : larger(look(own), look(&shared));
+  bool others = books != NULL && vgpu_turn_ask(rate, books, now_ns, *amount, wait == 0);
+  if (wait == 0 && others && !force) {
+    wait = VGPU_TURN_LOOK_NS;
+  }
+  return wait != 0 ? wait : take(&shared, amount, force ? 0 : ahead, force);
+}
+
+uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t now_ns, bool force,
+                       uint64_t *bought_ns) {
+  struct vgpu_line line, ceiling = ceiling_line(rate);
+  struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
+  uint64_t cost = cost_ns < VGPU_COST_MAX_NS ? cost_ns : VGPU_COST_MAX_NS;
+  watch_heartbeat(rate, now_ns);
+  tell_wanted(rate, now_ns);
+  bool whole = read_line(rate, now_ns, &line);
+  struct account own = account_of(&rate->own_spent_ns, &line, now_ns);
+  struct account capped = account_of(&rate->ceiling_spent_ns, &ceiling, now_ns);
+  uint64_t need = vgpu_times_ppm(cost, line.scale_ppm), amount = need;
+  uint64_t wait = has_ceiling(rate) && !force ? look(&capped) : 0;
+  if (wait == 0 && has_line(rate)) {
+    wait = whole || force ? buy_shared(rate, &own, now_ns, force, &amount, books) : VGPU_WAIT_MIN_NS;
+  }
+  if (wait != 0) {
+    return wait;
+  }
+  book_own(rate, &own, &capped, amount, books);
+  *bought_ns = cost_ns + (amount - need) * VGPU_PPM / line.scale_ppm;
+  __atomic_fetch_add(&usage_of(rate)->charged_ns, *bought_ns, __ATOMIC_RELAXED);
+  return 0;
+}
+
+void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns) {
+  struct vgpu_line line;
+  vgpu_line_read(limits_of(rate), &line);
+  uint64_t estimate = more_ns < 0 ? -(uint64_t)more_ns : (uint64_t)more_ns;
+  estimate = estimate < VGPU_COST_MAX_NS ? estimate : VGPU_COST_MAX_NS;
+  uint64_t amount = vgpu_times_ppm(estimate, line.scale_ppm);
+  if (more_ns < 0) {
+    estimate = -estimate;
+    amount = -amount;
+  }
+  struct vgpu_usage_device *usage = usage_of(rate);
+  __atomic_fetch_add(&usage->spent_ns, amount, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&usage->charged_ns, estimate, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&rate->own_spent_ns, amount, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&rate->ceiling_spent_ns, amount, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&rate->served_ns, amount, __ATOMIC_RELAXED);
+}
+
+void vgpu_rate_waiting(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t until_ns, uint64_t waited_ns) {
+  struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
+  struct vgpu_usage_device *usage = usage_of(rate);
+  if (waited_ns == 0) {
+    __atomic_add_fetch(&rate->waiters, 1, __ATOMIC_RELAXED);
+  }
+  if (now_ns - vgpu_load_relaxed(&usage->waited_ns) >= ASKED_EVERY_NS) {
+    vgpu_store_relaxed(&usage->waited_ns, now_ns);
+  }
+  __atomic_fetch_add(&usage->throttled_ns, waited_ns, __ATOMIC_RELAXED);
+  if (books != NULL) {
+    vgpu_store_relaxed(&books->waiting_ns, until_ns);
+    __atomic_fetch_add(&books->throttled_ns, waited_ns, __ATOMIC_RELAXED);
+  }
+}
+
+void vgpu_rate_waited(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t waited_ns) {
+  struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
+  __atomic_fetch_add(&usage_of(rate)->throttled_ns, waited_ns, __ATOMIC_RELAXED);
+  uint32_t waiters = vgpu_load_relaxed(&rate->waiters);
+  while (waiters > 0 && !__atomic_compare_exchange_n(&rate->waiters, &waiters, waiters - 1, false, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+  }
+  if (books == NULL) {
+    return;
+  }
+  __atomic_fetch_add(&books->throttled_ns, waited_ns, __ATOMIC_RELAXED);
+  if (waiters <= 1) {
+    vgpu_store_relaxed(&books->waiting_ns, vgpu_turn_over(now_ns));
+  }
+}
+
+void vgpu_rate_count(struct vgpu_rate_book *rate, uint64_t launches, uint64_t now_ns) {
+  struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
+  __atomic_fetch_add(&usage_of(rate)->launches, launches, __ATOMIC_RELAXED);
+  if (books != NULL) {
+    __atomic_fetch_add(&books->launches, launches, __ATOMIC_RELAXED);
+  }
+}
+
+uint64_t vgpu_rate_debt_ns(struct vgpu_rate_book *rate, uint64_t now_ns) {
+  struct vgpu_line line, ceiling = ceiling_line(rate);
+  uint64_t debt = 0;
+  read_line(rate, now_ns, &line);
+  struct account accounts[] = {account_of(&usage_of(rate)->spent_ns, &line, now_ns),
+                               account_of(&rate->own_spent_ns, &line, now_ns),
+                               account_of(&rate->ceiling_spent_ns, &ceiling, now_ns)};
+  size_t from = has_line(rate) ? 0 : 2, to = has_ceiling(rate) ? 3 : 2;
+  for (size_t i = from; i < to; i++) {
+    uint64_t base = base_of(&accounts[i], vgpu_load_relaxed(accounts[i].spent_ns));
+    debt = larger(debt, base > accounts[i].line_ns ? base - accounts[i].line_ns : 0);
+  }
+  return debt;
+}
+
+uint32_t vgpu_rate_ppm(const struct vgpu_rate_book *rate) {
+  struct vgpu_line line = {.rate_ppm = VGPU_PPM};
+  if (has_line(rate)) {
+    vgpu_line_read(limits_of(rate), &line);
+  }
+  uint32_t ceiling = has_ceiling(rate) ? vgpu_share_bounded(rate->ceiling_ppm) : line.rate_ppm;
+  return ceiling < line.rate_ppm ? ceiling : line.rate_ppm;
+}
+
+bool vgpu_rate_is_open(const struct vgpu_rate_book *rate) {
+  uint32_t mode = vgpu_load_relaxed(&limits_of(rate)->compute_mode);
+  return (mode == VGPU_COMPUTE_ELASTIC || mode == VGPU_COMPUTE_NONE) && vgpu_rate_ppm(rate) >= VGPU_OPEN_PPM;
+}
+
+bool vgpu_rate_is_alone(const struct vgpu_rate_book *rate) {
+  struct vgpu_line line;
+  if (vgpu_load_relaxed(&rate->book->limits->heartbeat) == 0) {
+    return true;
+  }
+  vgpu_line_read(limits_of(rate), &line);
+  return (line.flags & VGPU_RATE_ALONE) != 0 && !vgpu_load_relaxed(&rate->is_stale);
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// The fast side of an allocation's pages: rates are published and meters read many times a second, through mappings and
+// descriptors that are kept.
+
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Steering is the handle of one allocation's rates and meters. Its methods are not for use from several goroutines at
+// once; one handle at a time may publish for an allocation, and not beside SetCompute.
+type Steering struct {
+	handle *os.File // of the directory
+	mapped []byte   // the limits page
+	usage  *os.File // nil: to be opened
+	head   page     // of the usage page: header and compute books
+	limits Limits   // when the handle was opened
+}
+
+// OpenSteering opens the pages in dir. Errors as ReadLimits. The caller closes the handle.
+func OpenSteering(dir string) (*Steering, error) {
+	s := &Steering{}
+	if err := s.open(dir); err != nil {
+		return nil, errors.Join(fmt.Errorf("open steering in %s: %w", dir, err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Steering) open(dir string) (err error) {
+	if s.handle, err = openDirectory(dir); err != nil {
+		return err
+	}
+	if s.limits, err = readLimits(s.handle); err != nil {
+		return err
+	}
+	file, err := openFile(s.handle, LimitsFile, unix.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	s.head = newPage(usageHeaderBytes + len(s.limits.Devices)*usageTotalBytes)
+	s.mapped, err = unix.Mmap(int(file.Fd()), 0, limitsPageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map limits page: %w", err)
+	}
+	return nil
+}
+
+// Limits is what the limits page says now.
+func (s *Steering) Limits() Limits {
+	p := newPage(limitsPageBytes)
+	copy(p.bytes(), s.mapped)
+	if l, err := parseLimits(p, limitsPageBytes); err == nil {
+		s.limits = l
+	}
+	return s.limits // a device that is being written this very moment: what it was before
+}
+
+// Rate is the rate of a device that is in force.
+func (s *Steering) Rate(device int) Rate {
+	return rateOf(readLine(s.mapped, device))
+}
+
+// Publish puts a rate into force from now (MonotonicNow) on, for all processes at once, and wakes those who wait. What the
+// allocation was entitled to before stays. The same rate again is nothing new. A reader never waits for it, wherever
+// it is interrupted.
+func (s *Steering) Publish(device int, rate Rate, now time.Duration) error {
+	if device < 0 || device >= len(s.limits.Devices) {
+		return fmt.Errorf("publish rate: no device %d", device)
+	}
+	err := publishRate(s.mapped, device, rate, now, func() time.Duration {
+		meters, err := s.Meter(now)
+		if err != nil {
+			return 0
+		}
+		return meters[device].Spent
+	})
+	if err != nil {
+		return fmt.Errorf("publish rate: %w", err)
+	}
+	return nil
+}
+
+// Beat tells the processes that somebody steers. At least twice a second.
+func (s *Steering) Beat() { beat(s.mapped) }
+
+// Meter reads the compute books, in the order of the limits page. Errors as ReadUsage, of the head of the page only. A
+// usage page that was replaced is opened again.
+func (s *Steering) Meter(now time.Duration) ([]ComputeUsage, error) {
+	if err := s.readHead(); err != nil {
+		return nil, fmt.Errorf("read meter: %w", err)
+	}
+	meters := make([]ComputeUsage, len(s.limits.Devices))
+	for i := range meters {
+		meters[i] = parseComputeBeside(s.head, s.mapped, i, now)
+	}
+	return meters, nil
+}
+
+func (s *Steering) readHead() error {
+	var there, kept unix.Stat_t
+	if err := unix.Fstatat(int(s.handle.Fd()), UsageFile, &there, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &fs.PathError{Op: "stat", Path: UsageFile, Err: err}
+	}
+	if s.usage != nil {
+		if err := unix.Fstat(int(s.usage.Fd()), &kept); err != nil || kept.Ino != there.Ino || kept.Dev != there.Dev {
+			s.usage.Close()
+			s.usage = nil
+		}
+	}
+	if s.usage == nil {
+		file, err := openFile(s.handle, UsageFile, unix.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		s.usage = file
+	}
+	_, err := s.usage.ReadAt(s.head.bytes(), 0)
+	if errors.Is(err, io.EOF) {
+		return &TamperError{DamageCut, UsageFile + " is shorter than its head"}
+	}
+	if err == nil && !isUsageHead(s.head, len(s.limits.Devices)) {
+		return &TamperError{DamageHeader, "the header of the usage page is not the one it was created with"}
+	}
+	return err
+}
+
+// Close closes the handle; what was published stays in force.
+func (s *Steering) Close() error {
+	var errs []error
+	if s.mapped != nil {
+		errs = append(errs, unix.Munmap(s.mapped))
+	}
+	for _, file := range []*os.File{s.usage, s.handle} {
+		if file != nil {
+			errs = append(errs, file.Close())
+		}
+	}
+	s.mapped, s.usage, s.handle = nil, nil, nil
+	return errors.Join(errs...)
+}
