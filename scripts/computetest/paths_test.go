@@ -5,6 +5,8 @@ package computetest
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,20 +18,25 @@ const settle = time.Second
 type flooded struct {
 	name            string
 	percent         int
-	arguments       []string
+	arguments       []string // of flood
 	scaled, long    time.Duration
 	want, tolerance float64
 }
 
 // run measures one share on a card of its own.
-func (f flooded) run(t *testing.T) {
+func (f flooded) run(t *testing.T) { f.runWith(t) }
+
+// runWith is run with variables in the program's environment.
+func (f flooded) runWith(t *testing.T, variables ...string) {
 	t.Helper()
 	t.Parallel()
 	length := pick(f.scaled, f.long)
 	flood := program(t, "flood")
 	mustShare(t, f.want, f.tolerance, func() float64 {
 		c := newCard(t)
-		p := c.limited(f.percent, flood, append(f.arguments, fmt.Sprintf("seconds=%.1f", (length+patience).Seconds()))...)
+		command := c.limitedCommand(f.percent, flood, append(f.arguments, fmt.Sprintf("seconds=%.1f", (length+patience).Seconds()))...)
+		command.Env = append(command.Env, variables...)
+		p := start(t, command)
 		defer p.kill()
 		p.ready()
 		time.Sleep(settle)
@@ -59,6 +66,72 @@ func TestEveryWayToLaunchKeepsToItsShare(t *testing.T) {
 	for _, path := range []string{"launch", "ex", "cooperative", "multi", "old", "grid", "ptsz"} {
 		t.Run(path, flooded{"", 30, []string{"path=" + path, "kernel=busy_2ms"}, 4 * time.Second, 20 * time.Second, 30, 4}.run)
 	}
+}
+
+// It makes no difference by which door a program gets at the driver's functions.
+func TestFunctionsFromTheDriverAreLimited(t *testing.T) {
+	for _, path := range []string{"launch", "graph", "ptsz"} {
+		f := flooded{"", 30, []string{"path=" + path, "kernel=busy_2ms"}, 4 * time.Second, 20 * time.Second, 30, 4}
+		t.Run(path, func(t *testing.T) { f.runWith(t, "CLIENT_DOOR=getproc") })
+	}
+}
+
+// The customary variable only lowers what was granted; what it cannot mean is taken for the least.
+func TestVariableOnlyLowersTheShare(t *testing.T) {
+	for _, test := range []struct {
+		variable        string
+		want, tolerance float64
+	}{
+		{"CUDA_DEVICE_SM_LIMIT=20", 20, 4},
+		{"CUDA_DEVICE_SM_LIMIT_0=20", 20, 4},
+		{"CUDA_DEVICE_SM_LIMIT= 20 ", 20, 4},
+		{"CUDA_DEVICE_SM_LIMIT=80", 50, 4},
+		{"CUDA_DEVICE_SM_LIMIT=100", 50, 4},
+		{"CUDA_DEVICE_SM_LIMIT=", 50, 4},
+		{"CUDA_DEVICE_SM_LIMIT=0", 1, 1},
+		{"CUDA_DEVICE_SM_LIMIT=-5", 1, 1},
+		{"CUDA_DEVICE_SM_LIMIT=50%", 1, 1},
+		{"CUDA_DEVICE_SM_LIMIT=12.5", 1, 1},
+		{"CUDA_DEVICE_SM_LIMIT=101", 1, 1},
+		{"CUDA_DEVICE_SM_LIMIT=abc", 1, 1},
+	} {
+		f := flooded{"", 50, []string{"kernel=busy_1ms"}, 3 * time.Second, 3 * time.Second, test.want, test.tolerance}
+		t.Run(test.variable, func(t *testing.T) { f.runWith(t, test.variable) })
+	}
+}
+
+// vgpud exec takes whole percents from 1 to 100 and nothing else.
+func TestExecRefusesSharesThatAreNone(t *testing.T) {
+	for _, text := range []string{"0", "101", "150", "-5", "50%", "12.5", "", "abc", "99999999999999999999"} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			command := newCard(t).limitedCommand(1, "true")
+			for i, argument := range command.Args {
+				if argument == "--cores=1" {
+					command.Args[i] = "--cores=" + text
+				}
+			}
+			out, err := command.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--cores") {
+				t.Errorf("--cores=%s: %v, %s", text, err, out)
+			}
+		})
+	}
+}
+
+// Without --cores only memory is limited.
+func TestExecWithoutAShare(t *testing.T) {
+	t.Parallel()
+	flood := program(t, "flood")
+	mustShare(t, 100, 3, func() float64 {
+		c := newCard(t)
+		command := c.limitedCommand(1, flood, "kernel=busy_1ms", "seconds=60")
+		command.Args = slices.DeleteFunc(command.Args, func(argument string) bool { return argument == "--cores=1" })
+		p := start(t, command)
+		defer p.kill()
+		p.ready()
+		return c.percentOver(2 * time.Second)
+	})
 }
 
 // From nothing to the whole card: the least there is, and no limit.
