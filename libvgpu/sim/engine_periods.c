@@ -4,7 +4,7 @@
  * engine_periods.c - busy time by sample period. Periods are those of the monotonic clock: period i lasts from i times the
  * sample period on. What NVML shows is the last whole one, when its lag has passed.
  */
-#include "engine_queue.h"
+#include "engine_parts.h"
 
 void gs_periods_add(struct gs_periods *periods, uint64_t from, uint64_t to) {
   uint64_t period = gs_self.region->settings.sample_ns;

@@ -8,7 +8,7 @@
  * Killed at any instruction: an entry's state is changed before the lists are, and the lists can be made anew from the
  * states and marks (gs_queue_repair).
  */
-#include "engine_queue.h"
+#include "engine_parts.h"
 
 #include <string.h>
 
@@ -22,9 +22,14 @@ static void set_state(struct gs_entry *entry, enum gs_entry_state state) {
   __atomic_store_n(&entry->state, (uint8_t)state, __ATOMIC_RELEASE);
 }
 
-static void set_ready(struct gs_gpu *gpu, uint32_t slot, bool ready) {
+void gs_set_ready(struct gs_gpu *gpu, uint32_t slot, bool ready) {
+  uint64_t *word = &gpu->ready[slot / 64];
   uint64_t bit = 1ull << slot % 64;
-  gpu->ready[slot / 64] = ready ? gpu->ready[slot / 64] | bit : gpu->ready[slot / 64] & ~bit;
+  *word = ready ? *word | bit : *word & ~bit;
+  if (*word)
+    gpu->ready_words |= 1u << slot / 64;
+  else
+    gpu->ready_words &= ~(1u << slot / 64);
 }
 
 static void append(struct gs_gpu *gpu, uint32_t slot, struct gs_entry *ring, struct gs_entry *entry) {
@@ -38,7 +43,7 @@ static void append(struct gs_gpu *gpu, uint32_t slot, struct gs_entry *ring, str
     channel->head = place;
   channel->tail = place;
   __atomic_store_n(&queue->channels, queue->channels | 1u << entry->channel, __ATOMIC_RELAXED);
-  set_ready(gpu, slot, true);
+  gs_set_ready(gpu, slot, true);
 }
 
 struct gs_entry *gs_queue_add(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, const struct gs_work *work,
@@ -81,7 +86,7 @@ void gs_queue_finish(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, uint64
   from->head = entry->next;
   if (from->head == 0) {
     __atomic_store_n(&queue->channels, queue->channels & ~(1u << channel), __ATOMIC_RELAXED);
-    if (queue->channels == 0) set_ready(gpu, slot, false);
+    if (queue->channels == 0) gs_set_ready(gpu, slot, false);
   }
   if (is_event) {
     entry->next = queue->reached;
@@ -126,7 +131,6 @@ static void insert(struct gs_gpu *gpu, uint32_t slot, struct gs_entry *ring, str
 void gs_queue_repair(struct gs_gpu *gpu, uint32_t slot) {
   struct gs_queue *queue = &gpu->queues[slot];
   struct gs_entry *ring = gs_ring(gpu, slot);
-  set_ready(gpu, slot, false);
   if (queue->numbers == 0) { /* perhaps dropped half */
     memset(queue, 0, sizeof *queue);
     return;

@@ -140,7 +140,7 @@ struct gs_gpu {
   uint64_t work_rest; /* thousandths of a ns of shared work, times what is shared */
   uint64_t busy_ns;
   uint32_t current;
-  uint32_t pad2;
+  uint32_t ready_words;               /* bits: words of `ready` that are not 0 */
   uint64_t ready[GS_CUDA_SLOTS / 64]; /* bits: slots whose queue is not empty */
   struct gs_periods periods;
   uint64_t xid_count; /* XIDs ever raised; the last GS_XIDS are in xids */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine.h"
 #include "functions.h"
 #include "region.h"
 #include "tool.h"
@@ -49,20 +50,29 @@ static void print_size(const char *label, uint64_t bytes) {
     printf("%s %llu bytes", label, (unsigned long long)bytes);
 }
 
+/* Of one slot: what it has and what it had of a card. False: nothing, or it is dead. */
+static bool print_client(struct gs_gpu *gpu, uint32_t slot, bool json, const char *separator) {
+  uint64_t held = __atomic_load_n(&gpu->held_bytes[slot], __ATOMIC_RELAXED);
+  const struct gs_queue *queue = &gpu->queues[slot];
+  uint64_t busy = __atomic_load_n(&queue->busy_ns, __ATOMIC_RELAXED);
+  bool worked = __atomic_load_n(&queue->numbers, __ATOMIC_RELAXED) > 0;
+  if ((held == 0 && !worked) || !gs_slot_alive(slot)) return false;
+  if (json) {
+    printf("%s{\"pid\": %d, \"used_bytes\": %llu, \"busy_ns\": %llu, \"queued\": %u}", separator, gs_slot_pid(slot),
+           (unsigned long long)held, (unsigned long long)busy, __atomic_load_n(&queue->count, __ATOMIC_RELAXED));
+    return true;
+  }
+  printf("       pid %d", gs_slot_pid(slot));
+  print_size(" holds", held);
+  if (worked) printf(", ran %.3f s", (double)busy / 1e9);
+  putchar('\n');
+  return true;
+}
+
 static void print_clients(struct gs_gpu *gpu, bool json) {
   const char *separator = "";
-  for (uint32_t slot = 0; slot < client_slots(); slot++) {
-    uint64_t held = __atomic_load_n(&gpu->held_bytes[slot], __ATOMIC_RELAXED);
-    if (held == 0 || !gs_slot_alive(slot)) continue;
-    if (json) {
-      printf("%s{\"pid\": %d, \"used_bytes\": %llu}", separator, gs_slot_pid(slot), (unsigned long long)held);
-      separator = ", ";
-    } else {
-      printf("       pid %d", gs_slot_pid(slot));
-      print_size(" holds", held);
-      putchar('\n');
-    }
-  }
+  for (uint32_t slot = 0; slot < client_slots(); slot++)
+    if (print_client(gpu, slot, json, separator)) separator = ", ";
 }
 
 static void print_calls(const char *title, int modelled) {
@@ -79,7 +89,9 @@ static void print_calls(const char *title, int modelled) {
 
 static void print_json(void) {
   struct gs_region *region = gs_self.region;
-  printf("{\n  \"gpus\": [");
+  for (uint32_t i = 0; i < region->settings.gpu_count; i++)
+    gs_engine_update(&region->gpus[i]);
+  printf("{\n  \"monotonic_ns\": %llu,\n  \"gpus\": [", (unsigned long long)gs_now_ns());
   for (uint32_t i = 0; i < region->settings.gpu_count; i++) {
     struct gs_gpu *gpu = &region->gpus[i];
     uint64_t used = gs_memory_used(gpu);
@@ -109,6 +121,8 @@ void tool_print_cards(void) {
     print_size(", reserved", gpu->card.reserved_bytes);
     print_size(", used", used);
     print_size(", high water", gpu->high_water_bytes);
+    gs_engine_update(gpu);
+    if (gpu->busy_ns) printf(", busy %.3f s, now %u %%", (double)gpu->busy_ns / 1e9, gs_engine_sample(gpu, -1).percent);
     putchar('\n');
     print_clients(gpu, false);
   }

@@ -110,6 +110,11 @@ void test_bad_config_is_refused(void) {
                                     "--set uuid.0=GPU-12",
                                     "--set pitch_alignment=100",
                                     "--set memory",
+                                    "--set sharing=fair",
+                                    "--set timeslice_us=0",
+                                    "--set kernel_jitter_permille=901",
+                                    "--set nvml_sample_ms=100 --set nvml_lag_ms=1401",
+                                    "--set nvml_missing_percent=101",
                                     "--frobnicate"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     CHECK(run("GPUSIM_DIR=$GPUSIM_DIR/x %s/gpusim init %s 2>/dev/null", sim_directory, bad[i]) != 0);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../engine_queue.h"
+#include "../engine_parts.h"
 #include "check.h"
 
 enum { US = 1000, MS = 1000000, ENTRIES_APART = 128 };
@@ -306,6 +306,7 @@ static void wound_and_repair(struct gs_gpu *gpu) {
     queue->count = 7;
   }
   gpu->ready[0] = 0xff;
+  gpu->ready_words = 0xff;
   gs_engine_repair(gpu);
 }
 
