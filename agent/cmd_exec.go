@@ -20,7 +20,9 @@ import (
 
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/nvml"
+	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
+	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
 // Exit codes of vgpud exec's own failures, as env(1) and shells have them.
@@ -32,16 +34,26 @@ const (
 
 // execOptions are the flags of vgpud exec.
 type execOptions struct {
-	memory, gpu, library, nvmlLibrary string
+	memory, cores, gpu, library, nvmlLibrary string
+
+	memoryGiven, coresGiven bool // if only as an empty text
+	report                  bool
 }
 
 func newExecCommand() *cobra.Command {
 	var options execOptions
 	command := &cobra.Command{
-		Use:   "exec --memory AMOUNT [--gpu UUID|INDEX] -- COMMAND [ARGUMENT...]",
+		Use:   "exec [--memory AMOUNT] [--cores PERCENT] [--gpu UUID|INDEX] [--report] -- COMMAND [ARGUMENT...]",
 		Short: "Run a command in a slice, without Kubernetes",
-		Long: `Run a command that may hold at most --memory of device memory on one GPU, it and all its children together.
-The command sees the slice as if it were the whole card. No root is needed.
+		Long: `Run a command that may hold at most --memory of device memory on one GPU, and use at most --cores percent of its
+time, it and all its children together. At least one of the two is needed. The command sees the memory as if it were the
+whole card's. No root is needed.
+
+--cores is a cap on GPU time, whatever else runs on the card: a command that launches more is kept waiting before a
+launch, never in the middle of one. What one long kernel takes too much is waited for afterwards, at most 10 s at once and
+the rest later. 100 is no cap. There is no agent here to compare the program's own measurements with the driver's; where
+other programs use the GPU at the same time, these measurements are too high and the command gets less than its part.
+--report says at the end, on standard error, what was used.
 
 Without --gpu it is the first GPU that is visible: the first entry of CUDA_VISIBLE_DEVICES where that is set,
 the card with index 0 otherwise. Indices are NVML's (nvidia-smi's). Every other GPU has the limit 0.
@@ -56,8 +68,10 @@ Not limited are programs that do not load libvgpu, which is named in LD_PRELOAD:
 their user id, those that are started with an emptied environment (env -i) or another LD_PRELOAD, and what other services
 start for the command (at, sbatch, docker run). A vgpud exec within another, or within a container, only lowers the limit.
 
-AMOUNT is ` + quantityRule + `.`,
-		Example: "  vgpud exec --memory 4Gi -- gmx mdrun -s bench.tpr",
+AMOUNT is ` + quantityRule + `.
+PERCENT is ` + percentRule + `.`,
+		Example: `  vgpud exec --memory 4Gi -- gmx mdrun -s bench.tpr
+  vgpud exec --memory 4Gi --cores 30 --report -- ffmpeg -hwaccel cuda -i in.mp4 out.mp4`,
 		Args: func(_ *cobra.Command, arguments []string) error {
 			if len(arguments) == 0 {
 				return &exitError{exitSetup, errors.New("no command: vgpud exec --memory 4Gi -- COMMAND")}
@@ -67,8 +81,9 @@ AMOUNT is ` + quantityRule + `.`,
 
 		DisableFlagsInUseLine: true, // flags behind COMMAND are the command's
 		RunE: func(command *cobra.Command, arguments []string) error {
-			warn := func(text string) { fmt.Fprintf(command.ErrOrStderr(), "vgpud: %s\n", text) }
-			code, err := runExec(command.Context(), options, arguments, environment(), warn)
+			say := func(text string) { fmt.Fprintf(command.ErrOrStderr(), "vgpud: %s\n", text) }
+			options.memoryGiven, options.coresGiven = command.Flags().Changed("memory"), command.Flags().Changed("cores")
+			code, err := runExec(command.Context(), options, arguments, environment(), say)
 			if err == nil && code == 0 {
 				return nil
 			}
@@ -81,21 +96,49 @@ AMOUNT is ` + quantityRule + `.`,
 	flags := command.Flags()
 	flags.SetInterspersed(false)
 	flags.StringVar(&options.memory, "memory", "", "device memory that the command may hold, e.g. 4Gi")
+	flags.StringVar(&options.cores, "cores", "", "percent of the GPU's time that the command may use, 1 to 100; default: not limited")
+	flags.BoolVar(&options.report, "report", false, "say at the end how much GPU time was granted, used and waited for")
 	flags.StringVar(&options.gpu, "gpu", "", "UUID or index of the GPU; default: the first visible one")
 	flags.StringVar(&options.library, "library", "", "libvgpu.so to use; default: beside this program, or in ../lib/vgpud")
 	flags.StringVar(&options.nvmlLibrary, "nvml-library", "", "NVML library to load; default: libnvidia-ml.so.1 as the loader finds it")
 	return command
 }
 
-// runExec makes the slice, runs the command and takes the slice away. The code is the command's when err is nil.
-// warn says what is odd about the amount.
-func runExec(ctx context.Context, options execOptions, arguments, environ []string, warn func(string)) (int, error) {
-	memory, set, err := parseQuantity(options.memory)
+// grant is what the options ask for of a GPU, which is still to be found.
+func (o execOptions) grant() (limiter.Device, error) {
+	device := limiter.Device{SliceCount: 1, MemoryLimitBytes: limiter.MaxBytes}
+	memory, memorySet, err := parseQuantity(o.memory)
 	if err != nil {
-		return exitSetup, fmt.Errorf("--memory: %w", err)
+		return device, fmt.Errorf("--memory: %w", err)
 	}
-	if !set {
-		return exitSetup, errors.New("--memory is needed: how much device memory the command may hold, e.g. 4Gi")
+	cores, coresSet, err := parsePercent(o.cores)
+	switch {
+	case err != nil:
+		return device, fmt.Errorf("--cores: %w", err)
+	case o.memoryGiven && !memorySet:
+		return device, errors.New("--memory is empty: want " + quantityExamples)
+	case o.coresGiven && !coresSet:
+		return device, errors.New("--cores is empty: want " + percentRule)
+	case !memorySet && !coresSet:
+		return device, errors.New("--memory or --cores is needed: how much device memory the command may hold, e.g. 4Gi, " +
+			"or how much of the GPU's time it may use, in percent")
+	}
+	if memorySet {
+		device.MemoryLimitBytes = memory
+	}
+	if coresSet && cores < maxPercent {
+		share := uint32(cores) * (limiter.PPM / maxPercent)
+		device.Compute = limiter.Compute{Mode: limiter.ComputeHard, SharePPM: share, CeilingPPM: share}
+	}
+	return device, nil
+}
+
+// runExec makes the slice, runs the command and takes the slice away. The code is the command's when err is nil.
+// say tells what is odd about the amount, and what was used.
+func runExec(ctx context.Context, options execOptions, arguments, environ []string, say func(string)) (int, error) {
+	device, err := options.grant()
+	if err != nil {
+		return exitSetup, err
 	}
 	variables := environmentMap(environ)
 	program, code, err := findProgram(arguments[0])
@@ -112,14 +155,19 @@ func runExec(ctx context.Context, options execOptions, arguments, environ []stri
 	if err != nil {
 		return exitSetup, err
 	}
-	if odd := oddAmount(options.memory, memory, gpu.TotalBytes); odd != "" {
-		warn(odd)
+	device.UUID = gpu.UUID
+	if odd := oddAmount(options.memory, device.MemoryLimitBytes, gpu.TotalBytes); odd != "" {
+		say(odd)
 	}
-	slice, err := newExecSlice(variables, library, gpu.UUID, memory)
+	slice, err := newExecSlice(variables, library, device)
 	if err != nil {
 		return exitSetup, err
 	}
+	began := time.Now()
 	code, left, err := runChild(program, arguments, slice.environment(environ, variables))
+	if options.report && err == nil {
+		slice.report(time.Since(began), left, say)
+	}
 	slice.Close(left)
 	return code, err
 }
@@ -154,6 +202,8 @@ func oddAmount(text string, memory, total uint64) string {
 	text = strings.TrimSpace(text)
 	_, unit := cutDigits(text)
 	switch {
+	case text == "":
+		return ""
 	case memory > 0 && memory < 1<<20 && unit == "":
 		return fmt.Sprintf("--memory is %d bytes; did you mean %sMi?", memory, text)
 	case memory > 0 && memory < 1<<20:
@@ -171,8 +221,11 @@ func (s *execSlice) environment(environ []string, variables map[string]string) [
 		preload += ":" + own
 	}
 	added := map[string]string{"LD_PRELOAD": preload, plugin.AllocationVariable: s.key}
+	if _, within := variables[plugin.ComputeVariable]; !within || s.device.Compute.Mode != limiter.ComputeNone {
+		added[plugin.ComputeVariable] = plugin.ComputeText(ledger.Compute{Mode: s.device.Compute.Mode.String(), SharePPM: s.device.Compute.SharePPM})
+	}
 	if _, set := variables["CUDA_VISIBLE_DEVICES"]; !set {
-		added["CUDA_VISIBLE_DEVICES"] = s.uuid
+		added["CUDA_VISIBLE_DEVICES"] = s.device.UUID
 	}
 	var result []string
 	for _, line := range environ {

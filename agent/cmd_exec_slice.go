@@ -44,14 +44,15 @@ const (
 
 // execSlice is the slice of one vgpud exec.
 type execSlice struct {
-	key, uuid string
-	directory string   // <base>/<key>
-	library   string   // our copy, for LD_PRELOAD
-	lock      *os.File // held while this vgpud exec lives
+	key       string
+	device    limiter.Device // what is granted, of the one GPU
+	directory string         // <base>/<key>
+	library   string         // our copy, for LD_PRELOAD
+	lock      *os.File       // held while this vgpud exec lives
 }
 
 // newExecSlice makes the pages and copies the library.
-func newExecSlice(variables map[string]string, library, uuid string, memory uint64) (*execSlice, error) {
+func newExecSlice(variables map[string]string, library string, device limiter.Device) (*execSlice, error) {
 	defer unix.Umask(unix.Umask(0o022)) // the user's may forbid even us; the command gets it back
 	base, err := execBase(variables)
 	if err != nil {
@@ -60,7 +61,7 @@ func newExecSlice(variables map[string]string, library, uuid string, memory uint
 	removeStale(base)
 	for range execMakeTries {
 		var slice *execSlice
-		if slice, err = makeExecSlice(base, library, uuid, memory); err == nil {
+		if slice, err = makeExecSlice(base, library, device); err == nil {
 			return slice, nil
 		}
 	}
@@ -68,14 +69,14 @@ func newExecSlice(variables map[string]string, library, uuid string, memory uint
 }
 
 // makeExecSlice makes a slice below base. On an error nothing of it is left.
-func makeExecSlice(base, library, uuid string, memory uint64) (*execSlice, error) {
+func makeExecSlice(base, library string, device limiter.Device) (*execSlice, error) {
 	nonce := make([]byte, 12)
 	if _, err := rand.Read(nonce); err != nil {
 		return nil, fmt.Errorf("mint allocation key: %w", err)
 	}
-	slice := &execSlice{key: execKeyPrefix + hex.EncodeToString(nonce), uuid: uuid}
+	slice := &execSlice{key: execKeyPrefix + hex.EncodeToString(nonce), device: device}
 	temporary := filepath.Join(base, execTempPrefix+hex.EncodeToString(nonce))
-	err := slice.fill(temporary, library, memory)
+	err := slice.fill(temporary, library)
 	if err == nil {
 		slice.directory = filepath.Join(base, slice.key)
 		slice.library = filepath.Join(slice.directory, execLibraryName)
@@ -92,7 +93,7 @@ func makeExecSlice(base, library, uuid string, memory uint64) (*execSlice, error
 }
 
 // fill makes a directory and its content, the lock first.
-func (s *execSlice) fill(directory, library string, memory uint64) error {
+func (s *execSlice) fill(directory, library string) error {
 	if err := os.Mkdir(directory, 0o700); err != nil {
 		return err
 	}
@@ -119,13 +120,17 @@ func (s *execSlice) fill(directory, library string, memory uint64) error {
 	if err := atomicfile.Copy(filepath.Join(directory, execLibraryName), source, 0o755); err != nil {
 		return err
 	}
-	pages := filepath.Join(directory, "alloc", s.key)
+	pages := pagesIn(directory, s.key)
 	if err := os.Mkdir(filepath.Dir(pages), 0o711); err != nil {
 		return err
 	}
-	return limiter.Create(pages, limiter.Limits{Key: s.key,
-		Devices: []limiter.Device{{UUID: s.uuid, SliceCount: 1, MemoryLimitBytes: memory}}})
+	return limiter.Create(pages, limiter.Limits{Key: s.key, Devices: []limiter.Device{s.device}})
 }
+
+// pagesIn is where the pages of a slice are below its directory.
+func pagesIn(directory, key string) string { return filepath.Join(directory, "alloc", key) }
+
+func (s *execSlice) pages() string { return pagesIn(s.directory, s.key) }
 
 // Close removes the slice, unless processes that the command left behind still run in it. left says that descendants of
 // the command are known to run.

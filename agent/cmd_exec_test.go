@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -130,7 +131,17 @@ func TestExecExitCodes(t *testing.T) {
 		{"unknown flag", []string{"--mem=4Gi", "--", "true"}, 125, "vgpud: unknown flag: --mem; see vgpud exec --help\n"},
 		{"bytes", []string{"--memory=4096", "--", "true"}, 0, "vgpud: --memory is 4096 bytes; did you mean 4096Mi?\n"},
 		{"bad amount", []string{"--memory=4Gx", "--", "true"}, 125, `--memory: "4Gx"`},
-		{"no amount", []string{"--memory=", "--", "true"}, 125, "--memory is needed"},
+		{"no amount", []string{"--memory=", "--", "true"}, 125, "vgpud: --memory is empty: want e.g. 4Gi, "},
+		{"no amount beside a share", []string{"--memory=", "--cores=30", "--", "true"}, 125, "vgpud: --memory is empty"},
+		{"a share", []string{"--cores=30", "--", "true"}, 0, ""},
+		{"a share of nothing", []string{"--cores=0", "--", "true"}, 125, `vgpud: --cores: "0" is no share of a GPU: want ` + percentRule + "\n"},
+		{"a share above the whole", []string{"--cores=101", "--", "true"}, 125, `--cores: "101"`},
+		{"a negative share", []string{"--cores=-5", "--", "true"}, 125, `--cores: "-5"`},
+		{"a fraction", []string{"--cores=12.5", "--", "true"}, 125, `--cores: "12.5"`},
+		{"a percent sign", []string{"--cores=50%", "--", "true"}, 125, `--cores: "50%"`},
+		{"no number", []string{"--cores=all", "--", "true"}, 125, `--cores: "all"`},
+		{"an empty share", []string{"--cores=", "--", "true"}, 125, "vgpud: --cores is empty: want " + percentRule + "\n"},
+		{"a blank share", []string{"--cores= ", "--", "true"}, 125, "vgpud: --cores is empty"},
 		{"GPU not in full", []string{"--gpu=0", "--", "true"}, 125,
 			"vgpud: no GPU found: /nonexistent/libnvidia-ml.so.1 was not found (driver not installed? --nvml-library?); with --gpu and a full UUID"},
 		{"no library", []string{"--library=/nonexistent/libvgpu.so", "--", "true"}, 125, "/nonexistent/libvgpu.so"},
@@ -190,6 +201,55 @@ func TestExecSlice(t *testing.T) {
 		t.Error(err)
 	}
 	checkEmpty(t, base)
+}
+
+// What --memory and --cores come to in the pages, and what the command is told of it.
+func TestExecGrants(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		memory    uint64
+		compute   limiter.Compute
+		text      string
+	}{
+		{"memory alone", []string{"--memory=2Gi"}, 2 << 30, limiter.Compute{}, "none"},
+		{"cores alone", []string{"--cores=30"}, limiter.MaxBytes, limiter.Compute{Mode: limiter.ComputeHard, SharePPM: 300_000, CeilingPPM: 300_000}, "hard share=30"},
+		{"both", []string{"--memory=2Gi", "--cores", " 1 "}, 2 << 30, limiter.Compute{Mode: limiter.ComputeHard, SharePPM: 10_000, CeilingPPM: 10_000}, "hard share=1"},
+		{"the whole is no cap", []string{"--cores=100"}, limiter.MaxBytes, limiter.Compute{}, "none"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			command, base := vgpudExec(t)
+			command.Args = slices.DeleteFunc(command.Args, func(argument string) bool { return argument == "--memory=1Gi" })
+			script := `echo "$` + plugin.ComputeVariable + `"; cp -r "` + base + `/$` + plugin.AllocationVariable + `/alloc" "$KEEP"`
+			command.Args = append(append(command.Args, test.arguments...), "--", "sh", "-c", script)
+			keep := filepath.Join(t.TempDir(), "alloc")
+			command.Env = append(command.Env, "KEEP="+keep)
+			command.Stderr = os.Stderr
+			out, err := command.Output()
+			if err != nil || strings.TrimSpace(string(out)) != test.text {
+				t.Errorf("%s=%s (%v), want %s", plugin.ComputeVariable, out, err, test.text)
+			}
+			kept, _ := filepath.Glob(keep + "/*")
+			if len(kept) != 1 {
+				t.Fatalf("pages kept: %v", kept)
+			}
+			limits, err := limiter.ReadLimits(kept[0])
+			if err != nil || limits.Devices[0].MemoryLimitBytes != test.memory || limits.Devices[0].Compute != test.compute {
+				t.Errorf("%+v (%v), want %d bytes and %+v", limits, err, test.memory, test.compute)
+			}
+		})
+	}
+}
+
+// A vgpud exec without --cores inside a slice leaves what the command is told of the outer one.
+func TestExecWithinASliceKeepsTheRule(t *testing.T) {
+	for _, test := range []struct{ cores, want string }{{"--report=false", "elastic share=30 ceiling=100"}, {"--cores=20", "hard share=20"}} {
+		command, _ := vgpudExec(t, test.cores, "--", "sh", "-c", "echo $"+plugin.ComputeVariable)
+		command.Env = append(command.Env, plugin.ComputeVariable+"=elastic share=30 ceiling=100")
+		if out, err := command.Output(); err != nil || strings.TrimSpace(string(out)) != test.want {
+			t.Errorf("%q (%v), want %q", out, err, test.want)
+		}
+	}
 }
 
 func TestExecKeepsVisibleDevices(t *testing.T) {

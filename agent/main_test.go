@@ -35,7 +35,8 @@ func TestUsageErrors(t *testing.T) {
 		{"demo now", 1, "vgpud: unexpected argument \"now\"; see vgpud demo --help\n"},
 		{"exec --frobnicate", 125, "vgpud: unknown flag: --frobnicate; see vgpud exec --help\n"},
 		{"exec", 125, "vgpud: no command: vgpud exec --memory 4Gi -- COMMAND\n"},
-		{"exec true", 125, "vgpud: --memory is needed: how much device memory the command may hold, e.g. 4Gi\n"},
+		{"exec true", 125, "vgpud: --memory or --cores is needed: how much device memory the command may hold, e.g. 4Gi, " +
+			"or how much of the GPU's time it may use, in percent\n"},
 	} {
 		code, stdout, stderr := commandLine(strings.Fields(test.arguments)...)
 		if code != test.code || stderr != test.stderr || stdout != "" {

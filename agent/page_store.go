@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +37,7 @@ type pageStore struct {
 	directory string             // of new pages
 	mount     func(string) error // makes a directory of pages, and mounts what bounds its size
 	log       *slog.Logger
+	made      atomic.Uint64 // how often pages were made: those that somebody has open may be others by then
 
 	mu    sync.Mutex
 	ready map[string]fileIdentity // directories that were made ready, and what they were then
@@ -83,14 +85,19 @@ func (s *pageStore) prepareLocked(directory string) error {
 }
 
 func identify(directory string) (fileIdentity, error) {
+	identity, mode, err := identifyFile(directory)
+	if err == nil && mode&unix.S_IFMT != unix.S_IFDIR { // it may have got the number of the directory that was there
+		err = &fs.PathError{Op: "stat", Path: directory, Err: unix.ENOTDIR}
+	}
+	return identity, err
+}
+
+func identifyFile(path string) (identity fileIdentity, mode uint32, err error) {
 	var stat unix.Stat_t
-	if err := unix.Lstat(directory, &stat); err != nil {
-		return fileIdentity{}, &fs.PathError{Op: "stat", Path: directory, Err: err}
+	if err := unix.Lstat(path, &stat); err != nil {
+		return fileIdentity{}, 0, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR { // it may have got the number of the directory that was there
-		return fileIdentity{}, &fs.PathError{Op: "stat", Path: directory, Err: unix.ENOTDIR}
-	}
-	return fileIdentity{stat.Dev, stat.Ino}, nil
+	return fileIdentity{stat.Dev, stat.Ino}, stat.Mode, nil
 }
 
 // Create implements plugin.Pages.
@@ -107,9 +114,22 @@ func (s *pageStore) createLocked(record ledger.Record) error {
 	limits := limiter.Limits{Key: record.Key, Epoch: firstEpoch}
 	for _, grant := range record.Grants {
 		limits.Devices = append(limits.Devices, limiter.Device{UUID: grant.UUID, SliceCount: uint32(len(grant.SliceIDs)),
-			MemoryLimitBytes: grant.MemoryLimitBytes})
+			MemoryLimitBytes: grant.MemoryLimitBytes, Compute: pageCompute(grant.Compute)})
 	}
+	defer s.made.Add(1)
 	return s.withRoomLocked(record.PagesDir, func() error { return limiter.Create(pagesOf(record), limits) })
+}
+
+// pageCompute is what a grant of GPU time is in a page. A mode that is none of ours limits: the safe side.
+func pageCompute(grant ledger.Compute) limiter.Compute {
+	compute := limiter.Compute{Mode: limiter.ComputeHard, SharePPM: grant.SharePPM, CeilingPPM: grant.CeilingPPM}
+	switch grant.Mode {
+	case ledger.ComputeNone:
+		compute.Mode = limiter.ComputeNone
+	case ledger.ComputeElastic:
+		compute.Mode = limiter.ComputeElastic
+	}
+	return compute
 }
 
 // withRoomLocked calls write, which takes space in a directory of pages. Space there is shared: a container that makes

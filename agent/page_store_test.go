@@ -27,14 +27,16 @@ import (
 // storedRecord is an allocation with pages in directory.
 func storedRecord(directory string, number int) ledger.Record {
 	return ledger.Record{Key: fmt.Sprintf("%032x", number), PagesDir: directory,
-		Grants: []ledger.Grant{{UUID: gpuA, SliceIDs: []string{ledger.SliceID(gpuA, number)}, MemoryLimitBytes: sliceSize}}}
+		Grants: []ledger.Grant{{UUID: gpuA, SliceIDs: []string{ledger.SliceID(gpuA, number)}, MemoryLimitBytes: sliceSize,
+			Compute: ledger.Compute{Mode: ledger.ComputeElastic, SharePPM: 100_000, CeilingPPM: 600_000}}}}
 }
 
 // checkStored fails the test unless a record's pages are as they were made.
 func checkStored(t *testing.T, record ledger.Record) {
 	t.Helper()
 	limits, err := limiter.ReadLimits(pagesOf(record))
-	if err != nil || limits.Key != record.Key || len(limits.Devices) != 1 || limits.Devices[0].MemoryLimitBytes != sliceSize {
+	if err != nil || limits.Key != record.Key || len(limits.Devices) != 1 || limits.Devices[0].MemoryLimitBytes != sliceSize ||
+		limits.Devices[0].Compute != (limiter.Compute{Mode: limiter.ComputeElastic, SharePPM: 100_000, CeilingPPM: 600_000}) {
 		t.Errorf("limits %+v, %v", limits, err)
 	}
 	if _, err := limiter.ReadUsage(pagesOf(record)); err != nil {
@@ -331,5 +333,19 @@ func TestOlderAllocationsKeepTheirPagesDirectory(t *testing.T) {
 	agent.allocatable(20)
 	if _, err := limiter.ReadUsage(filepath.Join(old, key)); err != nil {
 		t.Errorf("after a reboot: %v", err)
+	}
+}
+
+// Every mode of the ledger has one of the pages; one that neither knows limits.
+func TestPageCompute(t *testing.T) {
+	for mode, want := range map[string]limiter.ComputeMode{ledger.ComputeNone: limiter.ComputeNone, ledger.ComputeHard: limiter.ComputeHard,
+		ledger.ComputeElastic: limiter.ComputeElastic, "of a later build": limiter.ComputeHard} {
+		got := pageCompute(ledger.Compute{Mode: mode, SharePPM: 300_000, CeilingPPM: 400_000})
+		if got != (limiter.Compute{Mode: want, SharePPM: 300_000, CeilingPPM: 400_000}) {
+			t.Errorf("%s: %+v", mode, got)
+		}
+		if want.String() != mode && mode != "of a later build" {
+			t.Errorf("mode %s is called %s in the pages", mode, want)
+		}
 	}
 }

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// cmd_exec_report.go is what vgpud exec --report says when the command has ended. The figures are those of the usage page,
+// which the command's own processes wrote.
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/vgpud/vgpud/limiter"
+)
+
+// report reads the slice's pages and says what became of them. wall is how long the command ran; left says that processes
+// which it started still run.
+func (s *execSlice) report(wall time.Duration, left bool, say func(string)) {
+	usage, err := limiter.ReadUsage(s.pages())
+	if err != nil {
+		say(fmt.Sprintf("no report: %v", err))
+		return
+	}
+	for _, line := range reportLines(s.device, usage.Devices[0], wall, left) {
+		say(line)
+	}
+}
+
+// reportLines is the text. granted is what the slice was made with.
+func reportLines(granted limiter.Device, used limiter.DeviceUsage, wall time.Duration, left bool) []string {
+	lines := append(computeLines(granted.Compute, used.Compute, wall), memoryLine(granted, used))
+	if left {
+		lines = append(lines, "processes of the command still run; these figures are of the time until now")
+	}
+	return lines
+}
+
+// computeLines is what is said of GPU time.
+func computeLines(granted limiter.Compute, used limiter.ComputeUsage, wall time.Duration) []string {
+	if granted.Mode == limiter.ComputeNone {
+		return []string{"GPU time: not limited, and so not measured; --cores limits it"}
+	}
+	grant := fmt.Sprintf("GPU time: granted %s %% of the GPU (%s)", formatPercent(granted.SharePPM), granted.Mode)
+	if used.Launches == 0 && used.Charged == 0 {
+		return []string{grant + ", used none: nothing was launched"}
+	}
+	lines := []string{fmt.Sprintf("%s, used %s of %s, %.1f %%; launches: %d", grant, seconds(used.Charged), seconds(wall),
+		percentOf(used.Charged, wall), used.Launches)}
+	if used.Throttled == 0 {
+		lines = append(lines, "kept waiting for GPU time: never")
+	} else {
+		lines = append(lines, fmt.Sprintf("kept waiting for GPU time: %s in all threads together, %.0f %% of the run", seconds(used.Throttled),
+			percentOf(used.Throttled, wall)))
+	}
+	if used.Degraded > 0 {
+		lines = append(lines, "no agent steered: the limit went by the program's own measurements of its launches, which are too high while other "+
+			"programs use the GPU")
+	}
+	return lines
+}
+
+// memoryLine is what is said of device memory.
+func memoryLine(granted limiter.Device, used limiter.DeviceUsage) string {
+	limit := "not limited"
+	if granted.MemoryLimitBytes < limiter.MaxBytes {
+		limit = "granted " + formatBytes(granted.MemoryLimitBytes)
+	}
+	return fmt.Sprintf("memory: %s; requests: %d, of them refused: %d", limit, used.Allocations+used.Refusals, used.Refusals)
+}
+
+// seconds is a time for people, to the millisecond.
+func seconds(d time.Duration) string { return fmt.Sprintf("%.3f s", d.Seconds()) }
+
+// percentOf is part in percent of whole; 0 of nothing.
+func percentOf(part, whole time.Duration) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return 100 * float64(part) / float64(whole)
+}

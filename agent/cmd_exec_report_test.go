@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Tests of what vgpud exec --report says.
+
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vgpud/vgpud/limiter"
+)
+
+func TestReportLines(t *testing.T) {
+	capped := limiter.Device{MemoryLimitBytes: 4 << 30, Compute: limiter.Compute{Mode: limiter.ComputeHard, SharePPM: 300_000, CeilingPPM: 300_000}}
+	open := limiter.Device{MemoryLimitBytes: limiter.MaxBytes}
+	const wall = 40 * time.Second
+	for _, test := range []struct {
+		name    string
+		granted limiter.Device
+		used    limiter.DeviceUsage
+		wall    time.Duration
+		left    bool
+		want    []string
+	}{
+		{"capped", capped, limiter.DeviceUsage{Allocations: 7, Refusals: 2, Compute: limiter.ComputeUsage{Charged: 12 * time.Second,
+			Throttled: 26 * time.Second, Degraded: wall, Launches: 6000}}, wall, false, []string{
+			"GPU time: granted 30 % of the GPU (hard), used 12.000 s of 40.000 s, 30.0 %; launches: 6000",
+			"kept waiting for GPU time: 26.000 s in all threads together, 65 % of the run",
+			"no agent steered: the limit went by the program's own measurements of its launches, which are too high while other programs use the GPU",
+			"memory: granted 4 GiB; requests: 9, of them refused: 2"}},
+		{"never waited", capped, limiter.DeviceUsage{Compute: limiter.ComputeUsage{Charged: 1500 * time.Microsecond, Launches: 1}}, time.Second, true, []string{
+			"GPU time: granted 30 % of the GPU (hard), used 0.002 s of 1.000 s, 0.1 %; launches: 1",
+			"kept waiting for GPU time: never",
+			"memory: granted 4 GiB; requests: 0, of them refused: 0",
+			"processes of the command still run; these figures are of the time until now"}},
+		{"nothing launched", capped, limiter.DeviceUsage{}, 0, false, []string{
+			"GPU time: granted 30 % of the GPU (hard), used none: nothing was launched",
+			"memory: granted 4 GiB; requests: 0, of them refused: 0"}},
+		{"no limits at all", open, limiter.DeviceUsage{Allocations: 3}, wall, false, []string{
+			"GPU time: not limited, and so not measured; --cores limits it",
+			"memory: not limited; requests: 3, of them refused: 0"}},
+	} {
+		if diff := cmp.Diff(test.want, reportLines(test.granted, test.used, test.wall, test.left)); diff != "" {
+			t.Errorf("%s:\n%s", test.name, diff)
+		}
+	}
+}
+
+// The report is on standard error, after the command's own output, and changes nothing else.
+func TestExecReport(t *testing.T) {
+	command, base := vgpudExec(t, "--cores=30", "--report", "--", "sh", "-c", "echo own; echo fault >&2; exit 3")
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	if code := exitCode(t, command.Run()); code != 3 || stdout.String() != "own\n" {
+		t.Errorf("exit code %d, output %q", code, stdout.String())
+	}
+	want := "fault\nvgpud: GPU time: granted 30 % of the GPU (hard), used none: nothing was launched\n" +
+		"vgpud: memory: granted 1 GiB; requests: 0, of them refused: 0\n"
+	if diff := cmp.Diff(want, stderr.String()); diff != "" {
+		t.Error(diff)
+	}
+	checkEmpty(t, base)
+
+	// A command that takes its own pages away is told so; its exit code stays.
+	command, _ = vgpudExec(t, "--report", "--", "sh", "-c", `rm "`+base+`"/*/alloc/*/usage; exit 4`)
+	command.Env = append(command.Env, "XDG_RUNTIME_DIR="+strings.TrimSuffix(base, "/vgpud"))
+	stderr.Reset()
+	command.Stderr = &stderr
+	if code := exitCode(t, command.Run()); code != 4 || !strings.Contains(stderr.String(), "vgpud: no report: ") {
+		t.Errorf("exit code %d, %q", code, stderr.String())
+	}
+}
