@@ -41,11 +41,12 @@ agent: need-build
 	@mkdir -p $(OUT)
 	@go build -ldflags '-X main.revision=$(REVISION)' -o $(OUT)/vgpud ./agent
 
-# The small driver-API program that the demo runs in a slice; the end-to-end tests run the same source.
-client: $(OUT)/sim/client
-$(OUT)/sim/client: scripts/e2e/client/client.c | need-build
+# The small driver-API programs that the demo runs in slices; the end-to-end tests run the same sources.
+CLIENTS := $(addprefix $(OUT)/sim/,client flood)
+client: $(CLIENTS)
+$(CLIENTS): $(OUT)/sim/%: scripts/e2e/client/%.c scripts/e2e/client/driver.h | need-build
 	@mkdir -p $(@D)
-	@$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -o $@ $< -ldl
+	@$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -pthread -o $@ $< -ldl
 
 need-build:
 	@scripts/need.sh build
