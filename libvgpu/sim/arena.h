@@ -15,12 +15,12 @@ struct gs_context;
 struct gs_device;
 struct gs_pool;
 
-enum gs_block_kind { GS_BLOCK_DEVICE, GS_BLOCK_MANAGED, GS_BLOCK_POOL };
+enum gs_block_kind { GS_BLOCK_DEVICE, GS_BLOCK_MANAGED, GS_BLOCK_POOL, GS_BLOCK_GRAPH };
 
 struct gs_block {
-  uint64_t bytes;      /* what the program asked for; 0: free */
-  uint64_t held_bytes; /* what it takes of the card */
-  struct gs_context *context;
+  uint64_t bytes;             /* what the program asked for; 0: free */
+  uint64_t held_bytes;        /* what it takes of the card */
+  struct gs_context *context; /* NULL: a graph's */
   struct gs_device *device;
   struct gs_block *previous, *next; /* of the same context; `next` also links free blocks */
   struct gs_pool *pool;

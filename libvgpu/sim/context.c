@@ -4,7 +4,7 @@
  * context.c - primary and created contexts, and each thread's stack of them. A context that ends frees what was
  * made in it. Its handle stays readable: using it answers CUDA_ERROR_CONTEXT_IS_DESTROYED.
  */
-#include "driver.h"
+#include "capture.h"
 #include "host.h"
 #include "node.h"
 
@@ -176,6 +176,7 @@ CU_API(cuCtxGetDevice)(CUdevice *out) {
 CU_API(cuCtxSynchronize)(void) {
   ENTER(cuCtxSynchronize);
   NEED_CONTEXT(context);
+  NOT_CAPTURED(gs_capture_wait_context(context));
   wait_for_work(context->device);
   gs_pool_trim_device(context->device);
   return CUDA_SUCCESS;

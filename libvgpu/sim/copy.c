@@ -32,72 +32,95 @@ void gs_move(struct gs_context *context, uint64_t target, enum gs_side target_si
   if (real) memmove((void *)(uintptr_t)target, (const void *)(uintptr_t)source, bytes);
 }
 
-/* A copy between addresses of any kind. */
-static CUresult copy(uint64_t target, uint64_t source, uint64_t bytes, bool wait) {
+/* A copy between addresses of any kind by a call without a stream. */
+static CUresult copy(uint64_t target, uint64_t source, uint64_t bytes) {
   NEED_CONTEXT(context);
+  NOT_CAPTURED(gs_capture_legacy(context, true));
   if (bytes == 0) return CUDA_SUCCESS;
   enum gs_side to = gs_side_of(target, bytes);
   enum gs_side from = gs_side_of(source, bytes);
   if (to == GS_SIDE_BAD || from == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
-  if (wait) gs_wait_all(context);
+  gs_wait_all(context);
   gs_move(context, target, to, source, from, bytes);
   return CUDA_SUCCESS;
 }
 
+/* One by a call with a stream. */
+static CUresult copy_in(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes) {
+  NEED_CONTEXT(context);
+  NEED_STREAM(stream);
+  CAPTURE(context, stream, branch);
+  if (bytes == 0) return CUDA_SUCCESS;
+  enum gs_side to = gs_side_of(target, bytes);
+  enum gs_side from = gs_side_of(source, bytes);
+  if (to == GS_SIDE_BAD || from == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
+  if (!branch) {
+    gs_move(context, target, to, source, from, bytes);
+    return CUDA_SUCCESS;
+  }
+  const struct gs_action action = {
+      .type = CU_NODE_MEMCPY,
+      .copy = {.src_type = from == GS_SIDE_HOST ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
+               .src_host = from == GS_SIDE_HOST ? (const void *)(uintptr_t)source : NULL,
+               .src_device = from == GS_SIDE_HOST ? 0 : source,
+               .dst_type = to == GS_SIDE_HOST ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
+               .dst_host = to == GS_SIDE_HOST ? (void *)(uintptr_t)target : NULL,
+               .dst_device = to == GS_SIDE_HOST ? 0 : target,
+               .width_bytes = bytes,
+               .height = 1,
+               .depth = 1}};
+  return gs_capture_add(branch, &action);
+}
+
 CU_API(cuMemcpy)(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
   ENTER(cuMemcpy);
-  return copy(target, source, bytes, true);
+  return copy(target, source, bytes);
 }
 
 CU_API(cuMemcpyAsync)(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream) {
   ENTER(cuMemcpyAsync);
-  NEED_STREAM(stream);
-  return copy(target, source, bytes, false);
+  return copy_in(stream, target, source, bytes);
 }
 
 CU_API(cuMemcpyHtoD_v2)(CUdeviceptr target, const void *source, size_t bytes) {
   ENTER(cuMemcpyHtoD_v2);
-  return copy(target, (uintptr_t)source, bytes, true);
+  return copy(target, (uintptr_t)source, bytes);
 }
 
 CU_API(cuMemcpyHtoDAsync_v2)(CUdeviceptr target, const void *source, size_t bytes, CUstream stream) {
   ENTER(cuMemcpyHtoDAsync_v2);
-  NEED_STREAM(stream);
-  return copy(target, (uintptr_t)source, bytes, false);
+  return copy_in(stream, target, (uintptr_t)source, bytes);
 }
 
 CU_API(cuMemcpyDtoH_v2)(void *target, CUdeviceptr source, size_t bytes) {
   ENTER(cuMemcpyDtoH_v2);
-  return copy((uintptr_t)target, source, bytes, true);
+  return copy((uintptr_t)target, source, bytes);
 }
 
 CU_API(cuMemcpyDtoHAsync_v2)(void *target, CUdeviceptr source, size_t bytes, CUstream stream) {
   ENTER(cuMemcpyDtoHAsync_v2);
-  NEED_STREAM(stream);
-  return copy((uintptr_t)target, source, bytes, false);
+  return copy_in(stream, (uintptr_t)target, source, bytes);
 }
 
 CU_API(cuMemcpyDtoD_v2)(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
   ENTER(cuMemcpyDtoD_v2);
-  return copy(target, source, bytes, true);
+  return copy(target, source, bytes);
 }
 
 CU_API(cuMemcpyDtoDAsync_v2)(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream) {
   ENTER(cuMemcpyDtoDAsync_v2);
-  NEED_STREAM(stream);
-  return copy(target, source, bytes, false);
+  return copy_in(stream, target, source, bytes);
 }
 
 CU_API(cuMemcpyPeer)(CUdeviceptr target, CUcontext to, CUdeviceptr source, CUcontext from, size_t bytes) {
   ENTER(cuMemcpyPeer);
   if (!gs_context_valid(to) || !gs_context_valid(from)) return CUDA_ERROR_INVALID_CONTEXT;
-  return copy(target, source, bytes, true);
+  return copy(target, source, bytes);
 }
 
 CU_API(cuMemcpyPeerAsync)
 (CUdeviceptr target, CUcontext to, CUdeviceptr source, CUcontext from, size_t bytes, CUstream stream) {
   ENTER(cuMemcpyPeerAsync);
-  NEED_STREAM(stream);
   if (!gs_context_valid(to) || !gs_context_valid(from)) return CUDA_ERROR_INVALID_CONTEXT;
-  return copy(target, source, bytes, false);
+  return copy_in(stream, target, source, bytes);
 }

@@ -33,32 +33,66 @@ static CUresult locate(struct place *place, unsigned type, const void *on_host, 
   return place->side == GS_SIDE_BAD ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult copy_3d(const struct cu_memcpy3d *copy, bool wait) {
-  struct place from;
-  struct place to;
-  NEED_CONTEXT(context);
-  if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  if (copy->width_bytes == 0 || copy->height == 0 || copy->depth == 0) return CUDA_SUCCESS;
+static bool is_empty(const struct cu_memcpy3d *copy) {
+  return copy->width_bytes == 0 || copy->height == 0 || copy->depth == 0;
+}
+
+/* Finds both sides of a copy that is not empty. */
+static CUresult locate_both(const struct cu_memcpy3d *copy, struct place *from, struct place *to) {
   const size_t extent[3] = {copy->width_bytes, copy->height, copy->depth};
   const size_t source_at[3] = {copy->src_x_bytes, copy->src_y, copy->src_z};
   const size_t target_at[3] = {copy->dst_x_bytes, copy->dst_y, copy->dst_z};
-  CUresult result = locate(&from, copy->src_type, copy->src_host, copy->src_device, source_at, copy->src_pitch,
+  CUresult result = locate(from, copy->src_type, copy->src_host, copy->src_device, source_at, copy->src_pitch,
                            copy->src_height, extent);
-  if (result == CUDA_SUCCESS)
-    result = locate(&to, copy->dst_type, copy->dst_host, copy->dst_device, target_at, copy->dst_pitch, copy->dst_height,
-                    extent);
   if (result != CUDA_SUCCESS) return result;
-  if (wait) gs_wait_all(context);
-  for (size_t z = 0; z < extent[2]; z++)
-    for (size_t y = 0; y < extent[1]; y++)
+  return locate(to, copy->dst_type, copy->dst_host, copy->dst_device, target_at, copy->dst_pitch, copy->dst_height,
+                extent);
+}
+
+CUresult gs_copy_check(const struct cu_memcpy3d *copy) {
+  struct place from;
+  struct place to;
+  return is_empty(copy) ? CUDA_SUCCESS : locate_both(copy, &from, &to);
+}
+
+CUresult gs_copy_run(struct gs_context *context, const struct cu_memcpy3d *copy) {
+  struct place from;
+  struct place to;
+  if (is_empty(copy)) return CUDA_SUCCESS;
+  CUresult result = locate_both(copy, &from, &to);
+  if (result != CUDA_SUCCESS) return result;
+  for (size_t z = 0; z < copy->depth; z++)
+    for (size_t y = 0; y < copy->height; y++)
       gs_move(context, to.base + z * to.slice + y * to.pitch, to.side, from.base + z * from.slice + y * from.pitch,
-              from.side, extent[0]);
+              from.side, copy->width_bytes);
   return CUDA_SUCCESS;
 }
 
-static CUresult copy_2d(const struct cu_memcpy2d *copy, bool wait) {
+/* A copy by a call without a stream. */
+static CUresult copy_3d(const struct cu_memcpy3d *copy) {
+  NEED_CONTEXT(context);
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  struct cu_memcpy3d box = {
+  NOT_CAPTURED(gs_capture_legacy(context, true));
+  CUresult result = gs_copy_check(copy);
+  if (result != CUDA_SUCCESS) return result;
+  if (!is_empty(copy)) gs_wait_all(context);
+  return gs_copy_run(context, copy);
+}
+
+/* One by a call with a stream. */
+static CUresult copy_3d_in(CUstream stream, const struct cu_memcpy3d *copy) {
+  NEED_CONTEXT(context);
+  NEED_STREAM(stream);
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  CAPTURE(context, stream, branch);
+  if (!branch) return gs_copy_run(context, copy);
+  CUresult result = gs_copy_check(copy);
+  if (result != CUDA_SUCCESS) return result;
+  return gs_capture_add(branch, &(struct gs_action){.type = CU_NODE_MEMCPY, .copy = *copy});
+}
+
+static struct cu_memcpy3d box_of(const struct cu_memcpy2d *copy) {
+  return (struct cu_memcpy3d){
       .src_x_bytes = copy->src_x_bytes,
       .src_y = copy->src_y,
       .src_type = copy->src_type,
@@ -75,43 +109,51 @@ static CUresult copy_2d(const struct cu_memcpy2d *copy, bool wait) {
       .height = copy->height,
       .depth = 1,
   };
-  return copy_3d(&box, wait);
+}
+
+static CUresult copy_2d(const struct cu_memcpy2d *copy) {
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  const struct cu_memcpy3d box = box_of(copy);
+  return copy_3d(&box);
+}
+
+static CUresult copy_2d_in(CUstream stream, const struct cu_memcpy2d *copy) {
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  const struct cu_memcpy3d box = box_of(copy);
+  return copy_3d_in(stream, &box);
 }
 
 CU_API(cuMemcpy2D_v2)(const struct cu_memcpy2d *copy) {
   ENTER(cuMemcpy2D_v2);
-  return copy_2d(copy, true);
+  return copy_2d(copy);
 }
 
 CU_API(cuMemcpy2DUnaligned_v2)(const struct cu_memcpy2d *copy) {
   ENTER(cuMemcpy2DUnaligned_v2);
-  return copy_2d(copy, true);
+  return copy_2d(copy);
 }
 
 CU_API(cuMemcpy2DAsync_v2)(const struct cu_memcpy2d *copy, CUstream stream) {
   ENTER(cuMemcpy2DAsync_v2);
-  NEED_STREAM(stream);
-  return copy_2d(copy, false);
+  return copy_2d_in(stream, copy);
 }
 
 CU_API(cuMemcpy3D_v2)(const struct cu_memcpy3d *copy) {
   ENTER(cuMemcpy3D_v2);
-  return copy_3d(copy, true);
+  return copy_3d(copy);
 }
 
 CU_API(cuMemcpy3DAsync_v2)(const struct cu_memcpy3d *copy, CUstream stream) {
   ENTER(cuMemcpy3DAsync_v2);
-  NEED_STREAM(stream);
-  return copy_3d(copy, false);
+  return copy_3d_in(stream, copy);
 }
 
 CU_API(cuMemcpy3DPeer)(const struct cu_memcpy3d *copy) {
   ENTER(cuMemcpy3DPeer);
-  return copy_3d(copy, true);
+  return copy_3d(copy);
 }
 
 CU_API(cuMemcpy3DPeerAsync)(const struct cu_memcpy3d *copy, CUstream stream) {
   ENTER(cuMemcpy3DPeerAsync);
-  NEED_STREAM(stream);
-  return copy_3d(copy, false);
+  return copy_3d_in(stream, copy);
 }

@@ -20,6 +20,12 @@ typedef struct gs_module *CUmodule;
 typedef struct gs_kernel *CUfunction;
 typedef struct gs_pool *CUmemoryPool;
 typedef struct gs_array *CUarray;
+typedef struct gs_library *CUlibrary;
+typedef struct gs_kernel *CUkernel; /* may stand where a CUfunction is asked for */
+typedef struct gs_graph *CUgraph;
+typedef struct gs_node *CUgraphNode;
+typedef struct gs_exec *CUgraphExec;
+typedef struct gs_user_object *CUuserObject;
 typedef struct {
   unsigned char bytes[16];
 } CUuuid;
@@ -37,7 +43,9 @@ enum {
   CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
   CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
   CUDA_ERROR_FILE_NOT_FOUND = 301,
+  CUDA_ERROR_OPERATING_SYSTEM = 304,
   CUDA_ERROR_INVALID_HANDLE = 400,
+  CUDA_ERROR_ILLEGAL_STATE = 401,
   CUDA_ERROR_NOT_FOUND = 500,
   CUDA_ERROR_NOT_READY = 600,
   CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
@@ -46,7 +54,19 @@ enum {
   CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
   CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
   CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+  CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
   CUDA_ERROR_NOT_SUPPORTED = 801,
+  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+  CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+  CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
+  CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
+  CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
+  CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
+  CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+  CUDA_ERROR_CAPTURED_EVENT = 907,
+  CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
+  CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
+  CUDA_ERROR_INVALID_CLUSTER_SIZE = 912,
   CUDA_ERROR_UNKNOWN = 999
 };
 
@@ -89,11 +109,75 @@ struct cu_memcpy3d {
   size_t width_bytes, height, depth;
 };
 
+enum cu_launch_attribute_id {
+  CU_LAUNCH_COOPERATIVE = 2,
+  CU_LAUNCH_CLUSTER = 4,
+  CU_LAUNCH_PROGRAMMATIC_EVENT = 7,
+  CU_LAUNCH_PRIORITY = 8,
+  CU_LAUNCH_ATTRIBUTES = 11 /* one more than the last */
+};
+
+struct cu_launch_attribute {
+  int id; /* enum cu_launch_attribute_id */
+  int pad;
+  union {
+    unsigned char bytes[64];
+    int number;
+    unsigned cluster[3];
+    CUevent event; /* the first member of CU_LAUNCH_PROGRAMMATIC_EVENT's value */
+  } value;
+};
+
 struct cu_launch_config {
   unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
   CUstream stream;
-  void *attributes;
+  const struct cu_launch_attribute *attributes;
   unsigned attribute_count;
+};
+
+/* One launch of cuLaunchCooperativeKernelMultiDevice. */
+struct cu_device_launch {
+  CUfunction function;
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  CUstream stream;
+  void **parameters;
+};
+
+/* What nodes of graphs do. */
+enum cu_node_type {
+  CU_NODE_KERNEL = 0,
+  CU_NODE_MEMCPY = 1,
+  CU_NODE_MEMSET = 2,
+  CU_NODE_HOST = 3,
+  CU_NODE_GRAPH = 4,
+  CU_NODE_EMPTY = 5,
+  CU_NODE_WAIT_EVENT = 6,
+  CU_NODE_EVENT_RECORD = 7,
+  CU_NODE_MEM_ALLOC = 10,
+  CU_NODE_MEM_FREE = 11
+};
+
+/* The first interface's structure ends before `kernel`. */
+struct cu_kernel_node {
+  CUfunction function;
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  void **parameters;
+  void **extra;
+  CUkernel kernel; /* instead of `function` */
+  CUcontext context;
+};
+
+/* The first interface's structure has no context; cuGraphAddNode's ends with one. */
+struct cu_memset_node {
+  CUdeviceptr target;
+  size_t pitch;
+  unsigned value, element_bytes;
+  size_t width, height;
+};
+
+struct cu_host_node {
+  void (*function)(void *data);
+  void *data;
 };
 
 struct cu_mem_location {
@@ -107,6 +191,49 @@ struct cu_pool_properties {
   void *win32_security;
   size_t max_bytes;
   unsigned char reserved[56];
+};
+
+struct cu_mem_alloc_node {
+  struct cu_pool_properties pool;
+  const void *access;
+  size_t access_count, bytes;
+  CUdeviceptr address; /* an answer */
+};
+
+struct cu_memcpy_node {
+  int flags, reserved;
+  CUcontext context;
+  struct cu_memcpy3d copy;
+};
+
+/* For cuGraphAddNode and its like: a node of any type. */
+struct cu_node {
+  int type; /* enum cu_node_type */
+  int reserved[3];
+  union {
+    struct cu_kernel_node kernel;
+    struct cu_memcpy_node memcpy;
+    struct cu_memset_node memset;
+    struct cu_host_node host;
+    CUgraph graph;
+    CUevent event;
+    struct cu_mem_alloc_node alloc;
+    CUdeviceptr free;
+    long long words[29];
+  };
+  long long reserved_end;
+};
+
+struct cu_instantiation {
+  unsigned long long flags;
+  CUstream upload_stream;
+  CUgraphNode error_node; /* answers from here */
+  int result;
+};
+
+struct cu_update_result {
+  int result;
+  CUgraphNode error_node, error_from_node;
 };
 
 struct cu_device_properties {

@@ -22,6 +22,12 @@
 #include "region.h"
 
 #define CU_API(name) CUresult impl_##name
+/* Defines name_ptsz, which takes the same parameters and calls `name` with these arguments; read by generate.sh. */
+#define CU_PTSZ(name, parameters, arguments) \
+  CU_API(name) parameters;                   \
+  CU_API(name##_ptsz) parameters {           \
+    return impl_##name arguments;            \
+  }
 #define CU_ALIAS(name, other) /* read by generate.sh: `name` has the same interface as `other` */
 
 enum { GS_STACK_DEPTH = 30, GS_LIMITS = 7 };
@@ -144,19 +150,25 @@ void gs_pool_release(struct gs_pool *pool, uint64_t bytes);
 void gs_pool_empty_device(struct gs_device *device); /* gives back all that its pools keep unused */
 void gs_pool_reset_device(struct gs_device *device); /* likewise; the caller holds gs_driver.mutex */
 
+/* graph_memory.c */
+/* Frees memory that a graph allocated, with the result of that; false: the address is not a graph's. */
+bool gs_graph_memory_free(CUdeviceptr address, CUresult *result);
+void gs_graph_memory_reset_device(struct gs_device *device); /* frees it all; the caller holds gs_driver.mutex */
+
 /* stream.c */
 bool gs_stream_valid(CUstream stream);
 struct gs_device *gs_stream_device(struct gs_context *context, CUstream stream); /* on which its work runs */
 /* Adds work to the stream, in the order that default streams keep with others. Sleeps while the process' queue is full, so
  * the caller holds no lock. Answers the work's mark, see engine.h. */
 uint64_t gs_stream_enqueue(struct gs_context *context, CUstream stream, const struct gs_work *work);
-
-/* Waits for all that the stream was given; with a default stream, for what blocking ones were given too. */
+/* Waits for all that was given to the stream; for a default stream that is also what blocking ones were given. */
 void gs_stream_finish(struct gs_context *context, CUstream stream);
 
-/* event.c: what cuEventRecord and cuStreamWaitEvent do with good arguments. */
+/* event.c: what cuEventRecord and cuStreamWaitEvent do with good arguments, without regard to captures. */
 void gs_event_record_now(CUevent event, struct gs_context *context, CUstream stream);
 void gs_event_wait_now(CUevent event, struct gs_context *context, CUstream stream);
+CUresult gs_event_record(CUevent event, CUstream stream, unsigned flags); /* all of cuEventRecordWithFlags */
+bool gs_event_valid(CUevent event);
 
 /* stream.c, event.c, module.c: objects of a context that ends. */
 void gs_streams_release_context(struct gs_context *context);

@@ -5,7 +5,7 @@
 # generate.sh OUT SOURCE... - makes what follows from the lists of exported names (cuda.sym, nvml.sym) and from
 # what the C sources implement. A function NAME is modelled if a source defines CU_API(NAME), NV_API(NAME) or
 # NV_UNSIGNED(NAME, ...), or says CU_ALIAS(NAME, OTHER) or NV_ALIAS(NAME, OTHER), at the beginning of a line; a _ptsz
-# or _ptds variant goes to its plain namesake. The rest get a body that answers "not supported".
+# or _ptds variant goes to its plain namesake, unless CU_PTSZ(NAME, ...) says that there is a variant of it. The rest get a body that answers "not supported".
 #   functions.h, functions.c     a number, a name and "modelled or not" for each exported function
 #   cuda_stubs.S, nvml_stubs.S   the exported symbols
 #   cuda_rest.c, nvml_rest.c     the bodies of what is not modelled
@@ -17,12 +17,13 @@ shift
 mkdir -p "$out"
 export LC_ALL=C
 
-grep -ohE '^(CU_API|NV_API|NV_UNSIGNED|(CU|NV)_ALIAS)\([A-Za-z0-9_]+(, *[A-Za-z0-9_]+)?' "$@" |
+grep -ohE '^(CU_API|CU_PTSZ|NV_API|NV_UNSIGNED|(CU|NV)_ALIAS)\([A-Za-z0-9_]+(, *[A-Za-z0-9_]+)?' "$@" |
   tr '(,' '  ' >"$out/modelled.txt"
 
 # plan.txt: library, kind (function, data), name, target or size. Target "-": not modelled.
 for library in cuda nvml; do
   awk -v library=$library '
+    FILENAME ~ /modelled.txt$/ && $1 == "CU_PTSZ" { target[$2 "_ptsz"] = $2 "_ptsz"; next }
     FILENAME ~ /modelled.txt$/ { target[$2] = $1 ~ /ALIAS$/ ? $3 : $2; next }
     /^#/ || NF == 0 { next }
     $2 == "data" { print library, "data", $1, $3; next }

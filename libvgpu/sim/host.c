@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "host.h"
+#include "capture.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,7 @@ void gs_host_release_context(struct gs_context *context) {
 static CUresult allocate(void **out, size_t bytes, unsigned flags) {
   NEED_CONTEXT(context);
   if (!out || bytes == 0 || flags > 7) return CUDA_ERROR_INVALID_VALUE;
+  NOT_CAPTURED(gs_capture_unsafe());
   void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   struct gs_host_range range = {(uintptr_t)base, bytes, context, flags, true};
@@ -90,6 +92,7 @@ CU_API(cuMemAllocHost)(void **out, unsigned bytes) {
 
 CU_API(cuMemFreeHost)(void *pointer) {
   ENTER(cuMemFreeHost);
+  NOT_CAPTURED(gs_capture_unsafe());
   pthread_mutex_lock(&host.mutex);
   size_t index = find((uintptr_t)pointer);
   bool good = index < host.count && host.ranges[index].base == (uintptr_t)pointer && host.ranges[index].allocated;
@@ -102,6 +105,7 @@ CU_API(cuMemHostRegister_v2)(void *pointer, size_t bytes, unsigned flags) {
   ENTER(cuMemHostRegister_v2);
   NEED_CONTEXT(context);
   if (!pointer || bytes == 0 || flags > 15) return CUDA_ERROR_INVALID_VALUE;
+  NOT_CAPTURED(gs_capture_unsafe());
   struct gs_host_range range = {(uintptr_t)pointer, bytes, context, flags, false};
   pthread_mutex_lock(&host.mutex);
   CUresult result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -114,6 +118,7 @@ CU_ALIAS(cuMemHostRegister, cuMemHostRegister_v2)
 
 CU_API(cuMemHostUnregister)(void *pointer) {
   ENTER(cuMemHostUnregister);
+  NOT_CAPTURED(gs_capture_unsafe());
   pthread_mutex_lock(&host.mutex);
   size_t index = find((uintptr_t)pointer);
   bool good = index < host.count && host.ranges[index].base == (uintptr_t)pointer && !host.ranges[index].allocated;

@@ -9,7 +9,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "driver.h"
+#include "capture.h"
 #include "node.h"
 
 enum { FREEABLE = 1u << GS_BLOCK_DEVICE | 1u << GS_BLOCK_MANAGED | 1u << GS_BLOCK_POOL };
@@ -40,6 +40,7 @@ CU_API(cuMemAlloc_v2)(CUdeviceptr *out, size_t bytes) {
   ENTER(cuMemAlloc_v2);
   NEED_CONTEXT(context);
   if (!out || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  NOT_CAPTURED(gs_capture_unsafe());
   return allocate(context, out, bytes, GS_BLOCK_DEVICE);
 }
 
@@ -52,6 +53,7 @@ CU_API(cuMemAllocPitch_v2)(CUdeviceptr *out, size_t *pitch, size_t width, size_t
   if (!out || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
   if (__builtin_add_overflow(width, alignment - 1, &row)) return CUDA_ERROR_OUT_OF_MEMORY;
+  NOT_CAPTURED(gs_capture_unsafe());
   row &= ~(alignment - 1);
   if (__builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = allocate(context, out, bytes, GS_BLOCK_DEVICE);
@@ -63,6 +65,7 @@ CU_API(cuMemAllocManaged)(CUdeviceptr *out, size_t bytes, unsigned flags) {
   ENTER(cuMemAllocManaged);
   NEED_CONTEXT(context);
   if (!out || bytes == 0 || (flags != 1 && flags != 2)) return CUDA_ERROR_INVALID_VALUE;
+  NOT_CAPTURED(gs_capture_unsafe());
   return allocate(context, out, bytes, GS_BLOCK_MANAGED);
 }
 
@@ -75,6 +78,8 @@ static void give_back(const struct gs_block *block) {
 
 CUresult gs_memory_free(CUdeviceptr pointer) {
   struct gs_block block;
+  CUresult result;
+  if (gs_graph_memory_free(pointer, &result)) return result;
   if (!gs_arena_free(pointer, FREEABLE, &block)) return CUDA_ERROR_INVALID_VALUE;
   give_back(&block);
   if (block.kind == GS_BLOCK_POOL) gs_pool_trim_device(block.device); /* this free waits for the device */
@@ -83,6 +88,7 @@ CUresult gs_memory_free(CUdeviceptr pointer) {
 
 CU_API(cuMemFree_v2)(CUdeviceptr pointer) {
   ENTER(cuMemFree_v2);
+  NOT_CAPTURED(gs_capture_unsafe());
   return pointer == 0 ? CUDA_SUCCESS : gs_memory_free(pointer);
 }
 
@@ -125,7 +131,10 @@ CU_API(cuMemAdvise)(CUdeviceptr pointer, size_t bytes, int advice, CUdevice ordi
 CU_API(cuMemPrefetchAsync)(CUdeviceptr pointer, size_t bytes, CUdevice ordinal, CUstream stream) {
   ENTER(cuMemPrefetchAsync);
   (void)ordinal;
-  (void)stream;
+  NEED_CONTEXT(context);
+  if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  CAPTURE(context, stream, branch);
+  if (branch) return gs_capture_fail(branch, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   struct gs_block *block = gs_arena_find(pointer);
   return block && block->kind == GS_BLOCK_MANAGED && bytes > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

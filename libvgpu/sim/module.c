@@ -34,6 +34,7 @@ struct gs_module {
   char *image; /* own copy; NUL behind it */
   size_t bytes;
   struct variable *variables;
+  struct gs_kernel *kernels; /* that were asked for */
 };
 
 static struct gs_objects modules = {.object_bytes = sizeof(struct gs_module), .capacity = 1u << 18};
@@ -73,18 +74,13 @@ static bool recognise(const void *image, enum image_kind *kind, size_t *bytes) {
   return true;
 }
 
-static CUresult load(CUmodule *out, const void *image) {
-  enum image_kind kind;
-  size_t bytes;
-  NEED_CONTEXT(context);
-  if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
-  if (!recognise(image, &kind, &bytes)) return CUDA_ERROR_INVALID_IMAGE;
+static CUresult make(struct gs_context *owner, CUmodule *out, enum image_kind kind, const void *image, size_t bytes) {
   char *copy = malloc(bytes + 1);
   if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
   memcpy(copy, image, bytes);
   copy[bytes] = 0;
   pthread_mutex_lock(&gs_driver.mutex);
-  struct gs_module *module = gs_object_new(&modules, context);
+  struct gs_module *module = gs_object_new(&modules, owner);
   if (module) {
     module->kind = kind;
     module->image = copy;
@@ -94,6 +90,28 @@ static CUresult load(CUmodule *out, const void *image) {
   pthread_mutex_unlock(&gs_driver.mutex);
   if (!module) free(copy);
   return module ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult gs_module_load(struct gs_context *owner, CUmodule *out, const void *image) {
+  enum image_kind kind;
+  size_t bytes;
+  if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
+  if (!recognise(image, &kind, &bytes)) return CUDA_ERROR_INVALID_IMAGE;
+  return make(owner, out, kind, image, bytes);
+}
+
+CUresult gs_module_copy(struct gs_context *owner, CUmodule *out, const struct gs_module *module) {
+  return make(owner, out, module->kind, module->image, module->bytes);
+}
+
+bool gs_module_valid(CUmodule module) {
+  return gs_object_alive(&modules, module);
+}
+
+static CUresult load(CUmodule *out, const void *image) {
+  NEED_CONTEXT(context);
+  NOT_CAPTURED(gs_capture_unsafe());
+  return gs_module_load(context, out, image);
 }
 
 CU_API(cuModuleLoadData)(CUmodule *out, const void *image) {
@@ -112,31 +130,37 @@ CU_API(cuModuleLoadFatBinary)(CUmodule *out, const void *image) {
   return load(out, image);
 }
 
-CU_API(cuModuleLoad)(CUmodule *out, const char *path) {
-  ENTER(cuModuleLoad);
-  if (!out || !path) return CUDA_ERROR_INVALID_VALUE;
+CUresult gs_module_read(const char *path, char **image) {
   FILE *file = fopen(path, "re");
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  char *image = NULL;
+  *image = NULL;
   long bytes = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-  if (bytes > 0 && fseek(file, 0, SEEK_SET) == 0) image = calloc(1, (size_t)bytes + 64);
-  bool read_all = image && fread(image, 1, (size_t)bytes, file) == (size_t)bytes;
+  if (bytes > 0 && fseek(file, 0, SEEK_SET) == 0) *image = calloc(1, (size_t)bytes + 64);
+  bool read_all = *image && fread(*image, 1, (size_t)bytes, file) == (size_t)bytes;
   fclose(file);
-  CUresult result = read_all ? load(out, image) : CUDA_ERROR_INVALID_IMAGE;
-  free(image);
-  return result;
+  if (read_all) return CUDA_SUCCESS;
+  free(*image);
+  return CUDA_ERROR_INVALID_IMAGE;
 }
 
-static void free_kernel_of(void *object, const struct gs_module *module) {
-  struct gs_kernel *kernel = object;
-  if (kernel->object.context && kernel->module == module) gs_object_free(&kernels, kernel);
+CU_API(cuModuleLoad)(CUmodule *out, const char *path) {
+  char *image;
+  ENTER(cuModuleLoad);
+  if (!out || !path) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = gs_module_read(path, &image);
+  if (result != CUDA_SUCCESS) return result;
+  result = load(out, image);
+  free(image);
+  return result;
 }
 
 /* The caller holds gs_driver.mutex. Variables are the context's memory and end with it or are freed by the caller. */
 static void unload(void *object) {
   struct gs_module *module = object;
-  for (size_t i = 0; i < kernels.used; i++)
-    free_kernel_of(kernels.base + i * kernels.object_bytes, module);
+  for (struct gs_kernel *next, *kernel = module->kernels; kernel; kernel = next) {
+    next = kernel->next;
+    gs_object_free(&kernels, kernel);
+  }
   for (struct variable *next, *variable = module->variables; variable; variable = next) {
     next = variable->next;
     free(variable);
@@ -151,14 +175,19 @@ void gs_modules_release_context(struct gs_context *context) {
   gs_objects_of(&modules, context, unload);
 }
 
-CU_API(cuModuleUnload)(CUmodule module) {
-  ENTER(cuModuleUnload);
-  if (!gs_object_alive(&modules, module)) return CUDA_ERROR_INVALID_HANDLE;
+void gs_module_unload(CUmodule module) {
   for (struct variable *variable = module->variables; variable; variable = variable->next)
     gs_memory_free(variable->address);
   pthread_mutex_lock(&gs_driver.mutex);
   unload(module);
   pthread_mutex_unlock(&gs_driver.mutex);
+}
+
+CU_API(cuModuleUnload)(CUmodule module) {
+  ENTER(cuModuleUnload);
+  if (!gs_module_valid(module)) return CUDA_ERROR_INVALID_HANDLE;
+  NOT_CAPTURED(gs_capture_unsafe());
+  gs_module_unload(module);
   return CUDA_SUCCESS;
 }
 
@@ -207,23 +236,40 @@ static uint64_t stated_duration(const char *name) {
   return found;
 }
 
-CU_API(cuModuleGetFunction)(CUfunction *out, CUmodule module, const char *name) {
-  ENTER(cuModuleGetFunction);
-  NEED_CONTEXT(context);
-  if (!gs_object_alive(&modules, module)) return CUDA_ERROR_INVALID_HANDLE;
+static struct gs_kernel *find_kernel(const struct gs_module *module, const char *name) {
+  struct gs_kernel *kernel = module->kernels;
+  while (kernel && strcmp(kernel->name, name) != 0)
+    kernel = kernel->next;
+  return kernel;
+}
+
+/* A kernel has one handle, however often it is asked for. */
+CUresult gs_module_kernel(CUmodule module, CUfunction *out, const char *name) {
   if (!out || !name || *name == 0) return CUDA_ERROR_INVALID_VALUE;
   if (strlen(name) >= GS_KERNEL_NAME_BYTES || !has_name(module, ".entry", name)) return CUDA_ERROR_NOT_FOUND;
   pthread_mutex_lock(&gs_driver.mutex);
-  struct gs_kernel *kernel = gs_object_new(&kernels, context);
-  if (kernel) {
-    kernel->module = module;
-    kernel->duration_ns = stated_duration(name);
-    kernel->carveout = -1;
-    strcpy(kernel->name, name);
-    *out = kernel;
+  struct gs_kernel *kernel = find_kernel(module, name);
+  struct gs_kernel *made = kernel ? NULL : gs_object_new(&kernels, module->object.context);
+  if (made) {
+    made->module = module;
+    made->next = module->kernels;
+    module->kernels = made;
+    made->duration_ns = stated_duration(name);
+    made->carveout = -1;
+    strcpy(made->name, name);
+    kernel = made;
   }
   pthread_mutex_unlock(&gs_driver.mutex);
+  if (kernel) *out = kernel;
   return kernel ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CU_API(cuModuleGetFunction)(CUfunction *out, CUmodule module, const char *name) {
+  ENTER(cuModuleGetFunction);
+  NEED_CONTEXT(context);
+  (void)context;
+  if (!gs_module_valid(module)) return CUDA_ERROR_INVALID_HANDLE;
+  return gs_module_kernel(module, out, name);
 }
 
 /* Bytes of a variable declared at `at` in PTX: its ".b8"-like type before the name, "[n]" behind it. */
@@ -269,10 +315,8 @@ static CUresult make_variable(struct gs_context *context, struct gs_module *modu
   return CUDA_SUCCESS;
 }
 
-CU_API(cuModuleGetGlobal_v2)(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name) {
-  ENTER(cuModuleGetGlobal_v2);
-  NEED_CONTEXT(context);
-  if (!gs_object_alive(&modules, module)) return CUDA_ERROR_INVALID_HANDLE;
+CUresult gs_module_variable(struct gs_context *context, CUmodule module, CUdeviceptr *address, size_t *bytes,
+                            const char *name) {
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   if (!find_variable(module, name)) {
     CUresult result = make_variable(context, module, name);
@@ -284,10 +328,21 @@ CU_API(cuModuleGetGlobal_v2)(CUdeviceptr *address, size_t *bytes, CUmodule modul
   return CUDA_SUCCESS;
 }
 
+CU_API(cuModuleGetGlobal_v2)(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name) {
+  ENTER(cuModuleGetGlobal_v2);
+  NEED_CONTEXT(context);
+  if (!gs_module_valid(module)) return CUDA_ERROR_INVALID_HANDLE;
+  return gs_module_variable(context, module, address, bytes, name);
+}
+
 CU_API(cuFuncGetModule)(CUmodule *out, CUfunction kernel) {
   ENTER(cuFuncGetModule);
   if (!gs_kernel_valid(kernel)) return CUDA_ERROR_INVALID_HANDLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (kernel->library) {
+    CUresult result = gs_library_function(kernel, &kernel);
+    if (result != CUDA_SUCCESS) return result;
+  }
   *out = kernel->module;
   return CUDA_SUCCESS;
 }

@@ -9,7 +9,7 @@
  * it keeps if that suffices, else it grows by what is missing, rounded up. Each piece counts as its size rounded
  * up to 512 bytes. Pools that a program creates work like the default one. Only its own process uses a pool.
  */
-#include "driver.h"
+#include "capture.h"
 #include "node.h"
 
 static const uint64_t GROWTH_BYTES = 2u << 20;
@@ -86,6 +86,7 @@ void gs_pool_empty_device(struct gs_device *device) {
 }
 
 void gs_pool_reset_device(struct gs_device *device) {
+  gs_graph_memory_reset_device(device);
   trim_device(device, false);
 }
 
@@ -123,11 +124,35 @@ static CUresult allocate(struct gs_context *context, struct gs_pool *pool, CUdev
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* In a capturing stream: a node that allocates when the graph is launched; its address is known now. */
+static CUresult capture_allocation(struct gs_branch *branch, struct gs_device *device, CUdeviceptr *out,
+                                   uint64_t bytes) {
+  pthread_mutex_lock(&gs_driver.mutex);
+  struct gs_graph_memory *memory = gs_graph_memory_new(device, bytes);
+  pthread_mutex_unlock(&gs_driver.mutex);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  *out = gs_graph_memory_address(memory);
+  return gs_capture_add(branch, &(struct gs_action){.type = CU_NODE_MEM_ALLOC, .memory = memory});
+}
+
+/* Only what a graph allocates can be freed by one, and once. */
+static CUresult capture_free(struct gs_branch *branch, CUdeviceptr pointer) {
+  pthread_mutex_lock(&gs_driver.mutex);
+  struct gs_graph_memory *memory = gs_graph_memory_find(pointer);
+  if (memory && gs_graph_frees(gs_capture_graph(branch), memory)) memory = NULL;
+  if (memory) gs_graph_memory_hold(memory);
+  pthread_mutex_unlock(&gs_driver.mutex);
+  if (!memory) return gs_capture_fail(branch, CUDA_ERROR_INVALID_VALUE);
+  return gs_capture_add(branch, &(struct gs_action){.type = CU_NODE_MEM_FREE, .memory = memory});
+}
+
 CU_API(cuMemAllocAsync)(CUdeviceptr *out, size_t bytes, CUstream stream) {
   ENTER(cuMemAllocAsync);
   NEED_CONTEXT(context);
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (!out || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  CAPTURE(context, stream, branch);
+  if (branch) return capture_allocation(branch, context->device, out, bytes);
   return allocate(context, context->device->pool, out, bytes);
 }
 
@@ -136,14 +161,20 @@ CU_API(cuMemAllocFromPoolAsync)(CUdeviceptr *out, size_t bytes, CUmemoryPool poo
   NEED_CONTEXT(context);
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (!out || bytes == 0 || !valid_pool(pool)) return CUDA_ERROR_INVALID_VALUE;
+  CAPTURE(context, stream, branch);
+  if (branch) return capture_allocation(branch, pool->device, out, bytes);
   return allocate(context, pool, out, bytes);
 }
 
 CU_API(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream) {
   struct gs_block block;
+  CUresult result;
   ENTER(cuMemFreeAsync);
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (pointer == 0) return CUDA_ERROR_INVALID_VALUE;
+  CAPTURE(gs_thread.current, stream, branch);
+  if (branch) return capture_free(branch, pointer);
+  if (gs_graph_memory_free(pointer, &result)) return result;
   if (!gs_arena_free(pointer, 1u << GS_BLOCK_POOL | 1u << GS_BLOCK_DEVICE, &block)) return CUDA_ERROR_INVALID_VALUE;
   if (block.kind == GS_BLOCK_POOL)
     gs_pool_release(block.pool, block.held_bytes);

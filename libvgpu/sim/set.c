@@ -7,55 +7,77 @@
 
 #include "copy.h"
 
-/* Fills `height` rows of `width` elements of `element` bytes. */
-static CUresult fill(CUdeviceptr target, size_t pitch, uint32_t value, unsigned element, size_t width, size_t height) {
-  NEED_CONTEXT(context);
-  (void)context;
+CUresult gs_fill_check(const struct cu_memset_node *fill) {
   uint64_t row;
   uint64_t span;
-  if (width == 0 || height == 0) return CUDA_SUCCESS;
-  if (target % element || (height > 1 && pitch % element)) return CUDA_ERROR_INVALID_VALUE;
-  if (__builtin_mul_overflow(width, (uint64_t)element, &row) || (height > 1 && pitch < row))
+  unsigned element = fill->element_bytes;
+  if (element != 1 && element != 2 && element != 4) return CUDA_ERROR_INVALID_VALUE;
+  if (fill->width == 0 || fill->height == 0) return CUDA_SUCCESS;
+  if (fill->target % element || (fill->height > 1 && fill->pitch % element)) return CUDA_ERROR_INVALID_VALUE;
+  if (__builtin_mul_overflow(fill->width, (uint64_t)element, &row) || (fill->height > 1 && fill->pitch < row))
     return CUDA_ERROR_INVALID_VALUE;
-  if (__builtin_mul_overflow(height - 1, pitch, &span) || __builtin_add_overflow(span, row, &span))
+  if (__builtin_mul_overflow(fill->height - 1, fill->pitch, &span) || __builtin_add_overflow(span, row, &span))
     return CUDA_ERROR_INVALID_VALUE;
-  if (gs_side_of(target, span) == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
-  gs_arena_touch(target);
-  if (gs_arena_covers(target) && !gs_arena_accessible()) return CUDA_SUCCESS;
-  for (size_t y = 0; y < height; y++) {
-    char *at = (char *)(uintptr_t)(target + y * pitch);
-    if (element == 1) memset(at, (int)value, row);
-    for (size_t x = 0; element > 1 && x < row; x += element)
-      memcpy(at + x, &value, element);
+  return gs_side_of(fill->target, span) == GS_SIDE_BAD ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult gs_fill_run(const struct cu_memset_node *fill) {
+  CUresult result = gs_fill_check(fill);
+  size_t row = fill->width * fill->element_bytes;
+  if (result != CUDA_SUCCESS || fill->width == 0 || fill->height == 0) return result;
+  gs_arena_touch(fill->target);
+  if (gs_arena_covers(fill->target) && !gs_arena_accessible()) return CUDA_SUCCESS;
+  for (size_t y = 0; y < fill->height; y++) {
+    char *at = (char *)(uintptr_t)(fill->target + y * fill->pitch);
+    if (fill->element_bytes == 1) memset(at, (int)fill->value, row);
+    for (size_t x = 0; fill->element_bytes > 1 && x < row; x += fill->element_bytes)
+      memcpy(at + x, &fill->value, fill->element_bytes);
   }
   return CUDA_SUCCESS;
 }
 
-static CUresult fill_now(CUdeviceptr target, size_t pitch, uint32_t value, unsigned element, size_t width,
-                         size_t height) {
-  if (gs_thread.current && gs_thread.current->alive) gs_wait_all(gs_thread.current);
-  return fill(target, pitch, value, element, width, height);
+/* A fill by a call without a stream. */
+static CUresult fill_now(const struct cu_memset_node *fill) {
+  NEED_CONTEXT(context);
+  NOT_CAPTURED(gs_capture_legacy(context, false));
+  gs_wait_all(context);
+  return gs_fill_run(fill);
 }
+
+/* One by a call with a stream. */
+static CUresult fill_in(CUstream stream, const struct cu_memset_node *fill) {
+  NEED_CONTEXT(context);
+  NEED_STREAM(stream);
+  CAPTURE(context, stream, branch);
+  if (!branch) return gs_fill_run(fill);
+  CUresult result = gs_fill_check(fill);
+  if (result != CUDA_SUCCESS) return result;
+  return gs_capture_add(branch, &(struct gs_action){.type = CU_NODE_MEMSET, .fill = *fill});
+}
+
+/* `value` in `height` rows of `width` elements. */
+#define FILL(bits, pitch, width, height)                  \
+  &(struct cu_memset_node) {                              \
+    target, (pitch), value, (bits) / 8, (width), (height) \
+  }
 
 #define DEFINE_FILLS(bits, type)                                                                              \
   CU_API(cuMemsetD##bits##_v2)(CUdeviceptr target, type value, size_t count) {                                \
     ENTER(cuMemsetD##bits##_v2);                                                                              \
-    return fill_now(target, 0, value, (bits) / 8, count, 1);                                                  \
+    return fill_now(FILL(bits, 0, count, 1));                                                                 \
   }                                                                                                           \
   CU_API(cuMemsetD##bits##Async)(CUdeviceptr target, type value, size_t count, CUstream stream) {             \
     ENTER(cuMemsetD##bits##Async);                                                                            \
-    NEED_STREAM(stream);                                                                                      \
-    return fill(target, 0, value, (bits) / 8, count, 1);                                                      \
+    return fill_in(stream, FILL(bits, 0, count, 1));                                                          \
   }                                                                                                           \
   CU_API(cuMemsetD2D##bits##_v2)(CUdeviceptr target, size_t pitch, type value, size_t width, size_t height) { \
     ENTER(cuMemsetD2D##bits##_v2);                                                                            \
-    return fill_now(target, pitch, value, (bits) / 8, width, height);                                         \
+    return fill_now(FILL(bits, pitch, width, height));                                                        \
   }                                                                                                           \
   CU_API(cuMemsetD2D##bits##Async)                                                                            \
   (CUdeviceptr target, size_t pitch, type value, size_t width, size_t height, CUstream stream) {              \
     ENTER(cuMemsetD2D##bits##Async);                                                                          \
-    NEED_STREAM(stream);                                                                                      \
-    return fill(target, pitch, value, (bits) / 8, width, height);                                             \
+    return fill_in(stream, FILL(bits, pitch, width, height));                                                 \
   }
 
 /* What the macro defines, by name, for generate.sh. */

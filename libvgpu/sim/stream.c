@@ -8,7 +8,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "driver.h"
+#include "capture.h"
 
 struct gs_stream {
   struct gs_object object;
@@ -17,6 +17,7 @@ struct gs_stream {
   uint32_t channel;
   unsigned flags;
   int priority;
+  struct gs_branch *branch; /* capture.c's */
 };
 
 enum { LOWEST_PRIORITY = 0, HIGHEST_PRIORITY = -5, NON_BLOCKING = 1, DEFAULT_CHANNEL = 1u << 0 };
@@ -38,6 +39,14 @@ static bool is_named(CUstream stream) {
 
 bool gs_stream_valid(CUstream stream) {
   return is_named(stream) || gs_object_alive(&streams, stream);
+}
+
+struct gs_branch **gs_stream_branch(CUstream stream) {
+  return &stream->branch;
+}
+
+bool gs_stream_blocking(CUstream stream) {
+  return !(stream->flags & NON_BLOCKING);
 }
 
 struct gs_device *gs_stream_device(struct gs_context *context, CUstream stream) {
@@ -124,6 +133,7 @@ CU_API(cuStreamDestroy_v2)(CUstream stream) {
   ENTER(cuStreamDestroy_v2);
   if (is_named(stream) || !gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
   pthread_mutex_lock(&gs_driver.mutex);
+  if (stream->branch) gs_capture_stream_ends(stream);
   free_stream(stream);
   pthread_mutex_unlock(&gs_driver.mutex);
   return CUDA_SUCCESS;
@@ -134,6 +144,7 @@ CU_API(cuStreamSynchronize)(CUstream stream) {
   ENTER(cuStreamSynchronize);
   NEED_CONTEXT(context);
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  NOT_CAPTURED(gs_capture_wait_stream(context, stream));
   gs_stream_finish(context, stream);
   gs_pool_trim_device(context->device);
   return CUDA_SUCCESS;
@@ -143,6 +154,7 @@ CU_API(cuStreamQuery)(CUstream stream) {
   ENTER(cuStreamQuery);
   NEED_CONTEXT(context);
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  NOT_CAPTURED(gs_capture_wait_stream(context, stream));
   bool done =
       is_named(stream)
           ? gs_engine_channels_done(context->device->gpu, DEFAULT_CHANNEL | blocking_channels(context))
@@ -183,37 +195,28 @@ CU_API(cuStreamGetId)(CUstream stream, unsigned long long *id) {
   return CUDA_SUCCESS;
 }
 
-CU_API(cuStreamIsCapturing)(CUstream stream, int *status) {
-  ENTER(cuStreamIsCapturing);
-  if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  if (!status) return CUDA_ERROR_INVALID_VALUE;
-  *status = 0; /* graphs are not modelled */
-  return CUDA_SUCCESS;
-}
-
 /* Waits for the stream, then calls: the driver does so on a thread of its own, later. */
-static CUresult call_host(CUstream stream, void (*callback)(CUstream, CUresult, void *), void (*plain)(void *),
-                          void *data) {
-  NEED_CONTEXT(context);
-  if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  if (!callback && !plain) return CUDA_ERROR_INVALID_VALUE;
-  gs_stream_finish(context, stream);
-  if (callback)
-    callback(stream, CUDA_SUCCESS, data);
-  else
-    plain(data);
-  return CUDA_SUCCESS;
-}
-
 CU_API(cuStreamAddCallback)(CUstream stream, void (*callback)(CUstream, CUresult, void *), void *data, unsigned flags) {
   ENTER(cuStreamAddCallback);
-  if (flags) return CUDA_ERROR_INVALID_VALUE;
-  return call_host(stream, callback, NULL, data);
+  NEED_CONTEXT(context);
+  if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
+  CAPTURE(context, stream, branch);
+  if (branch) return gs_capture_fail(branch, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  gs_stream_finish(context, stream);
+  callback(stream, CUDA_SUCCESS, data);
+  return CUDA_SUCCESS;
 }
 
 CU_API(cuLaunchHostFunc)(CUstream stream, void (*function)(void *), void *data) {
   ENTER(cuLaunchHostFunc);
-  return call_host(stream, NULL, function, data);
+  NEED_CONTEXT(context);
+  if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  const struct gs_action action = {.type = CU_NODE_HOST, .host = {function, data}};
+  CUresult result = gs_action_check(&action);
+  if (result != CUDA_SUCCESS) return result;
+  CAPTURE(context, stream, branch);
+  return branch ? gs_capture_add(branch, &action) : gs_action_run(context, stream, &action);
 }
 
 CU_API(cuCtxGetStreamPriorityRange)(int *least, int *greatest) {
@@ -226,5 +229,6 @@ CU_API(cuCtxGetStreamPriorityRange)(int *least, int *greatest) {
 }
 
 void gs_streams_release_context(struct gs_context *context) {
+  gs_capture_context_ends(context);
   gs_objects_of(&streams, context, free_stream);
 }

@@ -83,7 +83,7 @@ CUresult cuGetErrorString(CUresult code, const char **text);
 CUresult cuGetProcAddress(const char *name, void **symbol, int version, uint64_t flags);
 CUresult cuGetProcAddress_v2(const char *name, void **symbol, int version, uint64_t flags, int *status);
 CUresult cuGetExportTable(const void **table, const CUuuid *id);
-CUresult cuGraphCreate(void **graph, unsigned flags);
+CUresult cuTexRefCreate(void **out);
 
 typedef struct nv_device *nvmlDevice_t;
 int nvmlInit_v2(void);

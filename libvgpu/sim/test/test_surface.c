@@ -203,11 +203,11 @@ void test_not_supported_is_counted(void) {
   CUuuid id = {{0}};
   nvmlDevice_t device;
   unsigned number;
-  void *graph;
+  void *texture;
   begin_cuda();
-  CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_ERROR_NOT_SUPPORTED);
-  CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_ERROR_NOT_SUPPORTED);
-  CHECK_EQUAL(status_number("cuGraphCreate"), 2);
+  CHECK_EQUAL(cuTexRefCreate(&texture), CUDA_ERROR_NOT_SUPPORTED);
+  CHECK_EQUAL(cuTexRefCreate(&texture), CUDA_ERROR_NOT_SUPPORTED);
+  CHECK_EQUAL(status_number("cuTexRefCreate"), 2);
   CHECK_EQUAL(cuGetExportTable(&table, &id), CUDA_ERROR_NOT_SUPPORTED);
   CHECK(table == NULL);
   CHECK_EQUAL(nvmlInit_v2(), 0);
