@@ -21,7 +21,7 @@ const (
 	waitRenewed     = 120 * time.Millisecond  // who waits says so at least every 100 ms
 	hungry          = 200 * time.Millisecond  // who waited within this time would use more than it has
 	wantFalls       = 500 * time.Millisecond  // in which a want falls by a tenant's share, lest rates flap
-	purity          = 0.05                    // part of a period that may have had other company
+	purity          = 0.95                    // part of a period that must have had the same company
 	mixedFor        = 3 * time.Second         // after this time without a pure period mixed ones are taken
 	readableLately  = time.Second             // a tenant that cannot be read keeps what it was lent for so long
 	unloaded        = 0.98                    // a GPU that is less busy had idle time
@@ -67,31 +67,42 @@ func (c *card) join(tenant *monitor.Tenant, known tenantTime) *member {
 }
 
 // steer does one round of a GPU. It says whether GPU time is wanted.
-func (c *card) steer() (wanted bool) {
+func (c *card) steer() bool {
 	for _, m := range c.members {
 		m.observe(c.now, c.policy)
 	}
 	c.measure()
-	foreign := c.foreign > 0 && c.now-c.sampled < samplesStale
-	users := 0
-	for _, m := range c.members {
-		if m.usedWithin(c.policy.Alone, c.now) {
-			users++
-		}
-		wanted = wanted || m.active
-	}
-	for _, m := range c.members {
-		others := users
-		if m.usedWithin(c.policy.Alone, c.now) {
-			others--
-		}
-		m.company = alone
-		if foreign || others > 0 {
-			m.company = together
-		}
-	}
+	c.meet()
 	c.lend()
-	return wanted
+	return slices.ContainsFunc(c.members, func(m *member) bool { return m.active })
+}
+
+// meet tells every tenant whether it has company: others that are active, or were a moment ago.
+func (c *card) meet() {
+	foreign := c.foreign > 0 && c.now-c.sampled < samplesStale
+	users, active := 0, 0
+	for _, m := range c.members {
+		m.user = m.active || m.usedWithin(c.policy.Alone, c.now)
+		users += one(m.user)
+		active += one(m.active)
+	}
+	for _, m := range c.members {
+		switch {
+		case foreign || active > one(m.active):
+			m.company, m.surely = together, together
+		case users > one(m.user):
+			m.company, m.surely = together, mixed
+		default:
+			m.company, m.surely = alone, alone
+		}
+	}
+}
+
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // lend sets the rates. While nobody wants anything they stay, so that a tenant that comes and goes by itself is not slowed
@@ -157,10 +168,14 @@ func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
 		}
 	}
 	c.foreign = min(1, foreign)
+	load := c.foreign
+	for _, m := range c.members {
+		load += m.chargeRate(from, at)
+	}
 	for _, m := range c.members {
 		part := middle(min(1, busy[m.tenant.Key]))
 		m.measure(reading{from: from, at: at, joined: joined, full: total >= unloaded, busy: part, foreign: c.foreign,
-			known: c.period() > 0})
+			known: c.period() > 0, over: load > 1})
 	}
 }
 

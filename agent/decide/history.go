@@ -28,7 +28,8 @@ type moment struct {
 	at      time.Duration
 	charged time.Duration // estimated cost of all launches until then
 	granted time.Duration // integral of the rate in force until then
-	shared  time.Duration // how much of the time the tenant was not alone
+	// For how long the tenant was surely alone until then, and surely not.
+	company [mixed]time.Duration
 	open    time.Duration // of the charged, at most so much may not have run yet: the last large launch
 	launch  time.Duration // when charged last changed
 }
@@ -37,8 +38,8 @@ type moment struct {
 // even. Nothing in it is changed once it is there: adding makes a new one.
 type history []moment
 
-// add appends what is known now, with the rate that was in force since the last moment, and whether the tenant was in
-// company. It begins anew when the charge was reset.
+// add appends what is known now, with the rate that was in force since the last moment, and the company.
+// It begins anew when the charge was reset.
 func (h history) add(now, charged time.Duration, rate float64, company int) history {
 	if len(h) == 0 {
 		return history{{at: now, charged: charged, launch: now - historyKept}}
@@ -49,9 +50,9 @@ func (h history) add(now, charged time.Duration, rate float64, company int) hist
 		return history{{at: now, charged: charged, launch: now}}
 	}
 	next := moment{at: now, charged: charged, granted: last.granted + scaled(passed, rate), launch: last.launch,
-		shared: last.shared, open: max(0, last.open-passed/slowdown)}
-	if company == together {
-		next.shared += passed
+		company: last.company, open: max(0, last.open-passed/slowdown)}
+	if company != mixed {
+		next.company[company] += passed
 	}
 	if step != 0 {
 		next.open, next.launch = max(next.open, step, -step), now
@@ -88,7 +89,9 @@ func (h history) at(t time.Duration) (known moment, ok bool) {
 	a, b := h[i-1], h[i]
 	part := float64(t-a.at) / float64(b.at-a.at)
 	return moment{at: t, charged: a.charged + scaled(b.charged-a.charged, part), granted: a.granted + scaled(b.granted-a.granted, part),
-		shared: a.shared + scaled(b.shared-a.shared, part), open: max(a.open, b.open), launch: min(b.launch, t)}, true
+		company: [mixed]time.Duration{a.company[alone] + scaled(b.company[alone]-a.company[alone], part),
+			a.company[together] + scaled(b.company[together]-a.company[together], part)},
+		open: max(a.open, b.open), launch: min(b.launch, t)}, true
 }
 
 // chargeRate is the estimated cost per time over the last stretch, 0 where it does not go back so far.
@@ -106,7 +109,12 @@ func (m moment) isBetween(a, b moment) bool {
 		return false
 	}
 	part := float64(m.at-a.at) / float64(b.at-a.at)
-	return near(m.granted-a.granted, scaled(b.granted-a.granted, part)) && near(m.shared-a.shared, scaled(b.shared-a.shared, part))
+	for kind := range m.company {
+		if !near(m.company[kind]-a.company[kind], scaled(b.company[kind]-a.company[kind], part)) {
+			return false
+		}
+	}
+	return near(m.granted-a.granted, scaled(b.granted-a.granted, part))
 }
 
 // near allows for rounding.

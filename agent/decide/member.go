@@ -17,7 +17,8 @@ type tenantTime struct {
 	scale    scale
 	usage    usage
 	rate     float64 // in force, as it was last decided
-	company  int     // alone or together, as it was last decided
+	company  int     // alone or together: which scale is in force
+	surely   int     // the same, or mixed where that is not certain: in the moments after a neighbour went
 	want     float64 // what it is expected to use
 	active   bool
 	since    time.Duration // when it became active
@@ -28,6 +29,7 @@ type tenantTime struct {
 type member struct {
 	tenant         *monitor.Tenant
 	share, ceiling float64
+	user           bool // it may have used the GPU of late
 	tenantTime
 }
 
@@ -72,7 +74,7 @@ func (m *member) observe(now time.Duration, policy SteerPolicy) {
 		passed = now - m.history[len(m.history)-1].at
 	}
 	m.readable = now
-	m.history = m.history.add(now, min(max(m.tenant.Charged, 0), math.MaxInt64/4), m.rate, m.company)
+	m.history = m.history.add(now, min(max(m.tenant.Charged, 0), math.MaxInt64/4), m.rate, m.surely)
 	m.usage = m.usage.wait(now, m.tenant.Throttled, policy.HeldAfter)
 	m.activate(m.wantedWithin(policy.Active, now) || m.running() > 0, now)
 	m.expect(passed, now)
@@ -86,9 +88,9 @@ func (m *member) activate(active bool, now time.Duration) {
 	m.active = active
 }
 
-// wantedWithin says whether it asked for GPU time, or waited for it, of late.
+// wantedWithin says whether it asked for GPU time of late, or still waits for it: it has a debt then.
 func (m *member) wantedWithin(span, now time.Duration) bool {
-	return m.tenant.Wanted > 0 && m.tenant.Wanted >= now-span || m.waitedWithin(max(span, waitRenewed), now)
+	return m.tenant.Wanted > 0 && m.tenant.Wanted >= now-span || m.tenant.Debt > 0 && m.waitedWithin(waitRenewed, now)
 }
 
 func (m *member) waitedWithin(span, now time.Duration) bool {
@@ -141,7 +143,18 @@ type reading struct {
 	full     bool
 	busy     float64
 	foreign  float64
+	over     bool // more work than the GPU can do was charged by its tenants in this period
 	known    bool // the driver's period is known; else it may have begun earlier
+}
+
+// chargeRate is which part of the GPU its launches were to take, by what is known of their costs.
+func (m *member) chargeRate(from, to time.Duration) float64 {
+	before, ok := m.history.at(from)
+	after, _ := m.history.at(to)
+	if !ok || to <= from {
+		return 0
+	}
+	return m.scaleInForce() * float64(after.charged-before.charged) / float64(to-from)
 }
 
 // measure compares what was used in a period with what was charged for it.
@@ -149,21 +162,17 @@ func (m *member) measure(r reading) {
 	span := (r.at - r.from).Seconds()
 	before, ok := m.history.at(r.from)
 	after, _ := m.history.at(r.at)
-	if len(m.history) == 0 {
-		m.usage = m.usage.add(r, m.rate*span)
-		return
-	}
 	granted := m.rate * span
 	if ok {
 		granted = (after.granted - before.granted).Seconds()
 	}
-	m.usage = m.usage.add(r, granted)
+	m.usage = m.usage.add(r, granted/span)
 	if !ok || m.readable < r.at {
 		return
 	}
-	mk := mark{from: r.from, at: r.at, joined: r.joined, full: r.full, used: r.busy * span, foreign: r.foreign * span,
+	mk := mark{from: r.from, at: r.at, over: r.over, full: r.full, used: r.busy * span, foreign: r.foreign * span,
 		charged: (after.charged - before.charged).Seconds(), granted: granted}
-	mk.company = m.companyOf(float64(after.shared-before.shared)/float64(r.at-r.from), r.at)
+	mk.company = m.companyOf(before, after)
 	m.bound(&mk, r, before, after)
 	if r.known {
 		m.scale = m.scale.learn(mk)
@@ -172,16 +181,18 @@ func (m *member) measure(r reading) {
 	}
 }
 
-// companyOf tells what kind of period it was in which the tenant had company for this part of the time.
-func (m *member) companyOf(part float64, at time.Duration) int {
+// companyOf tells what company a tenant had between two moments.
+func (m *member) companyOf(before, after moment) int {
+	span := after.at - before.at
+	lonely, shared := after.company[alone]-before.company[alone], after.company[together]-before.company[together]
 	switch {
-	case part <= purity:
+	case lonely >= scaled(span, purity):
 		return alone
-	case part >= 1-purity:
+	case shared >= scaled(span, purity):
 		return together
-	case at-m.scale.pure < mixedFor:
+	case after.at-m.scale.pure < mixedFor:
 		return mixed
-	case part < 0.5:
+	case lonely > shared:
 		return alone
 	}
 	return together
@@ -192,8 +203,9 @@ func (m *member) bound(mk *mark, r reading, before, after moment) {
 	current := m.scaleInForce()
 	ahead := burst.Seconds() * m.rate / current
 	mk.openFrom, mk.openAt = before.open.Seconds()+ahead, after.open.Seconds()+ahead
-	if n := len(m.scale.marks); r.joined && n > 0 && m.scale.marks[n-1].at == r.from {
-		previous := m.scale.marks[n-1]
+	mk.total = after.charged
+	if previous, joined := m.scale.before(r, before); joined {
+		mk.joined = true
 		mk.openFrom, mk.lateFrom, mk.tail, mk.tailOpen = previous.openAt, previous.lateAt, previous.tail, previous.tailOpen
 	} else if r.joined && m.scale.rested == r.from {
 		mk.openFrom = 0

@@ -34,11 +34,14 @@ const (
 	deadBeat           = 2.5 // most that one correction multiplies or divides by
 	unlikely           = 2.2 // costs are not that much too low unless the GPU has idle time, or for unlikelyFor
 	unlikelyFor        = 45 * time.Second
-	slowMean           = 2500 * time.Millisecond // time constant of the slow mean
-	slowWidth          = 0.25                    // bounds further apart, relative to the scale, say nothing to the slow mean
-	marksFor           = 6 * time.Second         // shortest stretch that is kept,
-	marksMost          = time.Minute             // and the longest,
-	marksLaunches      = 25                      // so that it holds that many of the largest launch
+	slowMean           = 2 * time.Second // time constant of the slow mean
+	hogFactor          = 1.5
+	hogMargin          = 1.02
+	hogPause           = 500 * time.Millisecond // more before each further one in a row
+	slowWidth          = 0.25                   // bounds further apart, relative to the scale, say nothing to the slow mean
+	marksFor           = 6 * time.Second        // shortest stretch that is kept,
+	marksMost          = time.Minute            // and the longest,
+	marksLaunches      = 25                     // so that it holds that many of the largest launch
 	marksCount         = 400
 )
 
@@ -52,12 +55,14 @@ const (
 // mark is one sample period of the driver as one tenant saw it. GPU times are in seconds.
 type mark struct {
 	from, at time.Duration
-	joined   bool // the mark before ends where this one begins
+	joined   bool // nothing was used or charged between the mark before and this one
 	company  int
 	full     bool    // the GPU had no idle time
+	over     bool    // more was charged by all tenants than it can do
 	used     float64 // measured
 	foreign  float64 // of those who hold no allocation; some may be ours that could not be told
 	charged  float64
+	total    time.Duration // charged until the end, ever
 	granted  float64
 	// What can be charged before `from` and be used after it, and the same for `at`.
 	openFrom, openAt float64
@@ -70,6 +75,7 @@ type scale struct {
 	marks  []mark
 	known  [mixed]float64       // 0: not known yet
 	anchor [mixed]time.Duration // windows do not begin before
+	hogs   int                  // corrections in a row because it used all of the GPU
 	pure   time.Duration        // end of the last mark that was not mixed
 	rested time.Duration        // end of the last mark in which the tenant did nothing
 }
@@ -94,7 +100,21 @@ func (s scale) learn(m mark) scale {
 		return s
 	}
 	s.pure = m.at
+	if !m.full {
+		s.hogs = 0
+	}
 	return s.correct(m.company, m.at-m.from)
+}
+
+// before is the last mark, if the next one, for this reading, joins it: it begins where that ends; or nothing was charged
+// in between, when nothing was left to run either. While nobody uses a GPU its driver has no samples.
+func (s scale) before(next reading, start moment) (last mark, joined bool) {
+	if len(s.marks) == 0 {
+		return mark{}, false
+	}
+	last = s.marks[len(s.marks)-1]
+	idle := last.openAt == 0 && last.total == start.charged
+	return last, idle || next.joined && last.at == next.from
 }
 
 // glimpse takes a mark in whose period may have begun earlier: it can only show that more was used than charged.
@@ -118,7 +138,7 @@ func (s scale) rest(m mark) scale {
 		return s
 	}
 	s.marks = slices.Clone(s.marks)
-	s.marks[n-1].openAt, s.marks[n-1].lateAt = 0, 0
+	s.marks[n-1].openAt, s.marks[n-1].lateAt, s.marks[n-1].tail = 0, 0, 0
 	return s
 }
 
@@ -156,6 +176,11 @@ func (s scale) correct(company int, span time.Duration) scale {
 		}
 		gathered.add(m, i)
 		found := gathered.evidence()
+		if found.hogged && found.hogs(current) && found.span >= time.Duration(s.hogs)*hogPause {
+			s.known[company], s.anchor[company] = bounded(current*hogFactor), s.marks[len(s.marks)-1].at
+			s.hogs++
+			return s
+		}
 		if corrected, wrong := found.correction(current); wrong {
 			s.known[company], s.anchor[company] = corrected, m.from
 			return s
@@ -171,9 +196,13 @@ type evidence struct {
 	used, charged, granted float64
 	low, high              float64 // bounds of the scale
 	span                   time.Duration
-	idle                   bool // the GPU had idle time in it
-	endsFull               bool // but not in the last period
-	seen                   bool // the tenant was seen to use the GPU in the last period
+	idle                   bool    // the GPU had idle time in it
+	endsFull               bool    // but not in the last period
+	over                   bool    // in some period more was charged than the GPU can do
+	least                  float64 // used at least, of what was charged by now
+	before                 float64 // charged before at most, and not used then
+	hogged                 bool    // the tenant used all of the GPU, and was granted less
+	seen                   bool    // the tenant was seen to use the GPU in the last period
 }
 
 // correction is the scale that a window asks for in the place of current, if it leaves that out.
@@ -197,6 +226,12 @@ func (e evidence) correction(current float64) (corrected float64, wrong bool) {
 	return current, false
 }
 
+// hogs says that a tenant used all of the GPU and more than it was granted. Then it works off a queue, and goes on doing so
+// whatever the scale is: the quotient does not show how much too low its costs are.
+func (e evidence) hogs(current float64) bool {
+	return e.least-current*e.before > hogMargin*e.granted && e.used < unlikely*e.granted
+}
+
 // approach moves the scale towards the middle of a window, as far as span is of the time constant.
 func (e evidence) approach(current float64, span time.Duration) float64 {
 	if e.used <= 0 || e.charged <= 0 || e.high-e.low > slowWidth*current {
@@ -204,8 +239,8 @@ func (e evidence) approach(current float64, span time.Duration) float64 {
 	}
 	gain := 1 - math.Exp(-float64(span)/float64(slowMean))
 	middle := e.used / e.charged
-	if middle < current && (e.endsFull || e.overused()) {
-		gain /= 4
+	if middle < current && (e.over || e.overused()) {
+		return current // a queue grows, or the charge is not to be believed
 	}
 	return bounded(current + gain*(middle-current))
 }
@@ -233,6 +268,7 @@ func (w *window) add(m mark, index int) {
 	switch {
 	case w.sum.span == 0:
 		w.sum.endsFull, w.sum.seen = m.full, m.used > 0
+		w.sum.hogged = true
 		w.end(m)
 	case w.index != index+1 || !w.first.joined:
 		w.starts2 += w.first.openFrom * w.first.openFrom
@@ -245,6 +281,8 @@ func (w *window) add(m mark, index int) {
 	w.sum.granted += m.granted
 	w.sum.span += span
 	w.sum.idle = w.sum.idle || !m.full
+	w.sum.over = w.sum.over || m.over
+	w.sum.hogged = w.sum.hogged && m.used > unloaded*span.Seconds() && m.granted < m.used
 	w.foreign += m.foreign
 	w.spans2 += span.Seconds() * span.Seconds()
 	w.first, w.index = m, index
@@ -260,9 +298,10 @@ func (w *window) end(m mark) {
 func (w *window) evidence() evidence {
 	found := w.sum
 	rounding := 0.0075*math.Sqrt(w.spans2) + 0.0025*w.sum.span.Seconds()
-	before := math.Sqrt(w.starts2 + w.first.openFrom*w.first.openFrom)
 	after := math.Sqrt(w.ends2)
-	found.low = max(0, found.used-rounding-w.lateEnds) / (found.charged + before)
+	found.before = math.Sqrt(w.starts2 + w.first.openFrom*w.first.openFrom)
+	found.least = max(0, found.used-rounding-w.lateEnds)
+	found.low = found.least / (found.charged + found.before)
 	found.high = math.Inf(1)
 	if found.charged > after {
 		found.high = (found.used + rounding + w.foreign + w.lateStarts + w.first.lateFrom) / (found.charged - after)

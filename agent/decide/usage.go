@@ -32,13 +32,19 @@ type used struct {
 	used, granted float64
 }
 
-// add takes a period in.
-func (u usage) add(r reading, granted float64) usage {
+// add takes a period in; granted is by the end of it, since the one before. Where there was none for a while nobody used the
+// GPU, or the driver has lost some: that counts as no use.
+func (u usage) add(r reading, rate float64) usage {
+	from := r.from
+	if n := len(u.recent); n > 0 && r.at-u.recent[n-1].at < overShareOver {
+		from = u.recent[n-1].at
+	}
 	first := 0
 	for first < len(u.recent) && u.recent[first].at <= r.at-overShareOver {
 		first++
 	}
-	u.recent = append(slices.Clip(slices.Clone(u.recent[first:])), used{r.from, r.at, r.busy * (r.at - r.from).Seconds(), granted})
+	u.recent = append(slices.Clip(slices.Clone(u.recent[first:])),
+		used{from, r.at, r.busy * (r.at - r.from).Seconds(), rate * (r.at - from).Seconds()})
 	covered, consumed, allowed := u.sums(overShareOver)
 	switch {
 	case consumed <= allowed+overShareMargin*covered.Seconds() || covered < usedOver:
