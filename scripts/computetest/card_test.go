@@ -28,7 +28,8 @@ type card struct {
 
 // simStatus is what `gpusim status --json` says, as far as it is read here.
 type simStatus struct {
-	GPUs []struct {
+	MonotonicNS int64 `json:"monotonic_ns"` // when it was read
+	GPUs        []struct {
 		UUID    string `json:"uuid"`
 		BusyNS  int64  `json:"busy_ns"`
 		Clients []struct {
@@ -74,16 +75,15 @@ func (c *card) environment() []string {
 
 // mark is a reading of the card's books.
 type mark struct {
-	at      time.Time
+	at      time.Duration         // monotonic
 	busy    time.Duration         // the whole card
 	clients map[int]time.Duration // live processes
 }
 
 func (c *card) mark() mark {
 	c.t.Helper()
-	before := time.Now()
 	status := c.status()
-	m := mark{at: before.Add(time.Since(before) / 2), busy: time.Duration(status.GPUs[0].BusyNS), clients: map[int]time.Duration{}}
+	m := mark{time.Duration(status.MonotonicNS), time.Duration(status.GPUs[0].BusyNS), map[int]time.Duration{}}
 	for _, client := range status.GPUs[0].Clients {
 		m.clients[client.PID] = time.Duration(client.BusyNS)
 	}
@@ -92,7 +92,7 @@ func (c *card) mark() mark {
 
 // percentSince is how much of the time since an earlier mark the card was busy.
 func (m mark) percentSince(earlier mark) float64 {
-	return 100 * float64(m.busy-earlier.busy) / float64(m.at.Sub(earlier.at))
+	return 100 * float64(m.busy-earlier.busy) / float64(m.at-earlier.at)
 }
 
 // percentOf is percentSince for one process, which has to be alive.
@@ -102,7 +102,7 @@ func (m mark) percentOf(t *testing.T, pid int, earlier mark) float64 {
 	if !ok {
 		t.Fatalf("the card does not know process %d: %v", pid, m.clients)
 	}
-	return 100 * float64(busy-earlier.clients[pid]) / float64(m.at.Sub(earlier.at))
+	return 100 * float64(busy-earlier.clients[pid]) / float64(m.at-earlier.at)
 }
 
 // percentOver watches the card for a while.

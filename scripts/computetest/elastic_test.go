@@ -191,3 +191,19 @@ func TestNeighboursWithDifferentKernels(t *testing.T) {
 		t.Errorf("A has %.1f %%, B %.1f, want 30 and 60", got[0], got[1])
 	}
 }
+
+// Kernels that overlap on the streams of one program take less of the card's time than they take one by one; the agent
+// measures it.
+func TestOverlappingStreamsHaveTheirShare(t *testing.T) {
+	for _, streams := range []string{"streams=4", "streams=16"} {
+		t.Run(streams, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, newCard(t), "--compute-mode=hard")
+			p := n.start("overlap", slicesOfA, floodFor(t, "kernel=busy_2ms", "grid=54", streams)...)
+			time.Sleep(4 * settle)
+			if got := n.percent(2*phase, p); got[0] < 27 || got[0] > 33 {
+				t.Errorf("the card was busy for it %.1f %% of the time, want 30", got[0])
+			}
+		})
+	}
+}

@@ -64,7 +64,7 @@ func TestGraphsKeepToTheirShare(t *testing.T) {
 // Every function that starts a kernel is held to the share.
 func TestEveryWayToLaunchKeepsToItsShare(t *testing.T) {
 	for _, path := range []string{"launch", "ex", "cooperative", "multi", "old", "grid", "ptsz"} {
-		t.Run(path, flooded{"", 30, []string{"path=" + path, "kernel=busy_2ms"}, 4 * time.Second, 20 * time.Second, 30, 4}.run)
+		t.Run(path, flooded{"", 30, []string{"path=" + path, "kernel=busy_2ms", "grid=512"}, 4 * time.Second, 20 * time.Second, 30, 4}.run)
 	}
 }
 

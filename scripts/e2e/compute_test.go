@@ -58,18 +58,17 @@ func pidInNode(t *testing.T, pod string) int {
 
 // gpuTime is a reading of the GPUs' own books: who had how much GPU time by then, by GPU and process.
 type gpuTime struct {
-	at   time.Time
+	at   time.Duration // monotonic
 	busy [gpuCount]map[int]time.Duration
 }
 
 func readGPUTime(t *testing.T) (g gpuTime) {
 	t.Helper()
-	before := time.Now()
 	status, err := readSim(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.at = before.Add(time.Since(before) / 2)
+	g.at = time.Duration(status.MonotonicNS)
 	for i, gpu := range status.GPUs {
 		g.busy[i] = map[int]time.Duration{}
 		for _, client := range gpu.Clients {
@@ -82,7 +81,7 @@ func readGPUTime(t *testing.T) (g gpuTime) {
 // percentOf is what a process had of each GPU since an earlier reading.
 func (g gpuTime) percentOf(pid int, earlier gpuTime) (percent [gpuCount]float64) {
 	for i := range gpuCount {
-		percent[i] = 100 * float64(g.busy[i][pid]-earlier.busy[i][pid]) / float64(g.at.Sub(earlier.at))
+		percent[i] = 100 * float64(g.busy[i][pid]-earlier.busy[i][pid]) / float64(g.at-earlier.at)
 	}
 	return percent
 }
@@ -110,7 +109,7 @@ func TestPodsHoldTheirSharesWithAndWithoutTheAgent(t *testing.T) {
 	watch := func(what string, d time.Duration, tolerance float64) {
 		t.Helper()
 		first := readGPUTime(t)
-		for end := first.at.Add(d); time.Now().Before(end); { // no second passes without a kernel of both
+		for end := time.Now().Add(d); time.Now().Before(end); { // no second passes without a kernel of both
 			before := readGPUTime(t)
 			time.Sleep(min(time.Second, time.Until(end)))
 			if now := readGPUTime(t); now.percentOf(a, before)[0] == 0 || now.percentOf(b, before)[0] == 0 {

@@ -40,7 +40,8 @@ type gpus struct {
 
 // simStatus is what `gpusim status --json` says, as far as tests read it.
 type simStatus struct {
-	GPUs []struct {
+	MonotonicNS int64 `json:"monotonic_ns"` // when it was read
+	GPUs        []struct {
 		UUID           string `json:"uuid"`
 		TotalBytes     uint64 `json:"total_bytes"`
 		UsedBytes      uint64 `json:"used_bytes"`
