@@ -21,10 +21,10 @@ REVISION := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),
 # A nested make takes our job server where there is one, and -j otherwise. V=1 shows its commands, in tests too.
 SUBMAKE = $(MAKE) $(if $(V),,-s) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
-.PHONY: help build shim sim agent client demo test check e2e bench-shim test-gpu format docs tools clean need-build
+.PHONY: help build shim sim agent client demo test check e2e bench-shim bench-compute test-gpu format docs tools clean need-build
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: shim sim agent client ## Build the agent, libvgpu and the simulated GPU into build/
 
@@ -65,6 +65,9 @@ e2e: build ## Run the end-to-end tests on a real one-node Kubernetes cluster (ro
 
 bench-shim: shim sim ## Measure what libvgpu adds to a call, in ns, also as JSON
 	@$(SUBMAKE) -C libvgpu OUT=$(OUT) bench
+
+bench-compute: build ## Measure how exactly shares of GPU time are held, into docs/benchmarks (root)
+	@go run ./scripts/computebench --build $(OUT) --out docs/benchmarks
 
 test-gpu: build bench-shim ## Check caps, views and costs on a real GPU and driver
 	@scripts/test-gpu.sh

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// What a run leaves: the records, the page about them, the plots.
+
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+)
+
+// Names in the directory of the results.
+const (
+	recordsFile = "compute.json"
+	pageFile    = "compute.md"
+)
+
+// write puts the records of this run among those of earlier ones, and writes the page anew.
+func write(dir string, fresh []record, rows []row) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make directory of results: %w", err)
+	}
+	path := filepath.Join(dir, recordsFile)
+	old, err := readRecords(path)
+	if err != nil {
+		return err
+	}
+	records := merge(old, fresh, rows)
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", " ")
+	if err := encoder.Encode(records); err != nil {
+		return fmt.Errorf("encode records: %w", err)
+	}
+	if err := os.WriteFile(path, data.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("write records: %w", err)
+	}
+	if err := drawAll(dir, fresh, rows); err != nil {
+		return err
+	}
+	return writePage(dir, records, rows)
+}
+
+//go:embed compute.md.tmpl
+var pageTemplate string
+
+// pageData is what the template of the page is filled with.
+type pageData struct {
+	Ours, Real, Peers string // tables
+	Plots             string
+	Passed, Failed    int
+	RealRows          int
+}
+
+func writePage(dir string, records []record, rows []row) error {
+	page, err := template.New(pageFile).Parse(pageTemplate)
+	if err != nil {
+		return fmt.Errorf("read template of the page: %w", err)
+	}
+	data := pageData{Ours: oursTable(records), Real: realTable(records), Peers: peersTable(records, rows), Plots: plotList(dir, rows)}
+	for _, r := range records {
+		switch {
+		case r.Kind == kindPeer:
+		case r.Pass:
+			data.Passed++
+		default:
+			data.Failed++
+		}
+		if r.Clock == clockReal {
+			data.RealRows++
+		}
+	}
+	var text bytes.Buffer
+	if err := page.Execute(&text, data); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, pageFile), text.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	return nil
+}
+
+func verdict(r record) string {
+	if r.Pass {
+		return "pass"
+	}
+	return "**no**: " + strings.Join(r.Missed, ", ")
+}
+
+// number shows a figure, or nothing where there is none.
+func number(value *float64, format string) string {
+	switch {
+	case value == nil:
+		return ""
+	case *value < 0:
+		return "never"
+	}
+	return fmt.Sprintf(format, *value)
+}
+
+func list(values []float64) string {
+	var parts []string
+	for _, v := range values {
+		if v < 0 {
+			parts = append(parts, "–")
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%.4g", v))
+	}
+	return strings.Join(parts, " / ")
+}
+
+// others are the figures that only some rows have.
+func others(r record) string {
+	var parts []string
+	f := r.Figures
+	for _, n := range []struct {
+		name   string
+		value  *float64
+		format string
+	}{{"Jain", f.Jain, "%.5f"}, {"lender back", f.Reach, "%.0f ms"}, {"split off by", f.Split, "%.2f"}, {"throttled", f.Throttled, "%.2f s"},
+		{"longest wait", f.Longest, "%.2f s"}, {"slowdown", f.Slowdown, "%.2f"}} {
+		if n.value != nil {
+			parts = append(parts, n.name+" "+number(n.value, n.format))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func oursTable(records []record) string {
+	var b strings.Builder
+	b.WriteString("| row | what | target | share % | of % | mean error | p95 | settles s | overshoot | busy % | more | pass |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range records {
+		if r.Kind != kindOurs || r.Clock != clockVirtual {
+			continue
+		}
+		f := r.Figures
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Row, r.Title, r.Target, list(f.Shares), list(f.Targets),
+			number(f.MeanError, "%.2f"), number(f.P95, "%.2f"), number(f.Settle, "%.1f"), number(f.Overshoot, "%.1f"),
+			number(f.Busy, "%.1f"), others(r), verdict(r))
+	}
+	return b.String()
+}
+
+// realTable has the rows in real time beside the same in virtual time.
+func realTable(records []record) string {
+	virtual := map[string]record{}
+	for _, r := range records {
+		if r.Kind == kindOurs && r.Clock == clockVirtual {
+			virtual[r.Row] = r
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| row | of % | share %, real | share %, virtual | apart | mean error, real | p95 | settles s | more | pass |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range records {
+		if r.Clock != clockReal {
+			continue
+		}
+		f := r.Figures
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Row, list(f.Targets), list(f.Shares), list(virtual[r.Row].Figures.Shares),
+			number(f.AgainstVirtual, "%.2f"), number(f.MeanError, "%.2f"), number(f.P95, "%.2f"), number(f.Settle, "%.1f"), others(r), verdict(r))
+	}
+	return b.String()
+}
+
+// peersTable has ours and the peers beside each other: mean error, p95, settling.
+func peersTable(records []record, rows []row) string {
+	byLaw := map[string]map[string]record{}
+	for _, r := range records {
+		if r.Clock == clockVirtual {
+			if byLaw[r.Row] == nil {
+				byLaw[r.Row] = map[string]record{}
+			}
+			byLaw[r.Row][r.Law] = r
+		}
+	}
+	cell := func(r record, ok bool) string {
+		if !ok {
+			return ""
+		}
+		mark := "✓"
+		if !r.Pass {
+			mark = "✗"
+		}
+		return fmt.Sprintf("%s %s, %s, %s", mark, number(r.Figures.MeanError, "%.2f"), number(r.Figures.P95, "%.1f"), number(r.Figures.Settle, "%.1f s"))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| row | %s | %s | %s |\n|---|---|---|---|\n", lawOurs, lawBlock, lawPID)
+	for _, row := range rows {
+		if !row.peers || byLaw[row.id] == nil {
+			continue
+		}
+		var cells []string
+		for _, law := range []string{lawOurs, lawBlock, lawPID} {
+			r, ok := byLaw[row.id][law]
+			cells = append(cells, cell(r, ok))
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", row.id, strings.Join(cells, " | "))
+	}
+	return b.String()
+}
