@@ -312,9 +312,9 @@ static void wound_and_repair(struct gs_gpu *gpu) {
 
 /* Much work by chance, looked at every `look_ns`; answers a sum over when the events of the first `recorders` processes
  * were reached. */
-static uint64_t run_by_chance(uint64_t look_ns, bool wounded, uint32_t recorders) {
+static uint64_t run_by_chance(enum gs_sharing sharing, uint64_t look_ns, bool wounded, uint32_t recorders) {
   static struct gs_stamp stamps[PIECES];
-  struct gs_gpu *gpu = begin_engine(GS_SHARING_TIME_SLICE);
+  struct gs_gpu *gpu = begin_engine(sharing);
   unsigned state = 7;
   uint64_t sum = 0;
   memset(stamps, 0, sizeof stamps);
@@ -344,12 +344,20 @@ static uint64_t run_by_chance(uint64_t look_ns, bool wounded, uint32_t recorders
 
 /* What happens on the GPU does not depend on who looks how often. */
 void test_engine_is_lazy(void) {
-  CHECK(run_by_chance(777 * US, false, PROCESSES) == run_by_chance(1000 * MS, false, PROCESSES));
+  for (int i = 0; i < 2; i++) {
+    enum gs_sharing sharing = i == 0 ? GS_SHARING_TIME_SLICE : GS_SHARING_MPS;
+    uint64_t rarely = run_by_chance(sharing, 1000 * MS, false, PROCESSES);
+    CHECK(run_by_chance(sharing, 777 * US, false, PROCESSES) == rarely);
+    CHECK(run_by_chance(sharing, 1 * US + 1, false, PROCESSES) == rarely);
+  }
 }
 
 /* Nor on links that somebody left half changed. */
 void test_engine_repair(void) {
-  CHECK(run_by_chance(1000 * MS, true, 1) == run_by_chance(1000 * MS, false, 1));
+  for (int i = 0; i < 2; i++) {
+    enum gs_sharing sharing = i == 0 ? GS_SHARING_TIME_SLICE : GS_SHARING_MPS;
+    CHECK(run_by_chance(sharing, 1000 * MS, true, 1) == run_by_chance(sharing, 1000 * MS, false, 1));
+  }
 }
 
 /* Simulating a flood of small kernels: what one costs, enqueued and carried out. */

@@ -98,6 +98,58 @@ void test_streams_wait(void) {
   CHECK_EQUAL(cuStreamQuery(NULL), CUDA_SUCCESS);
 }
 
+/* An event of one card keeps a stream of another back; and events of both are told apart. */
+void test_streams_of_two_cards(void) {
+  CUcontext contexts[2];
+  CUfunction busy[2];
+  CUevent ends[2];
+  CUevent starts[2];
+  CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+  for (int i = 0; i < 2; i++) {
+    CHECK_EQUAL(cuCtxCreate_v2(&contexts[i], 0, i), CUDA_SUCCESS);
+    busy[i] = kernel("busy_20ms");
+    starts[i] = record(NULL);
+    launch(busy[i], 216, NULL);
+    ends[i] = record(NULL);
+  }
+  CHECK(elapsed_ms(starts[1], ends[1]) >= 19.99 && elapsed_ms(starts[0], ends[0]) >= 19.99);
+  CHECK_EQUAL(cuCtxSetCurrent(contexts[0]), CUDA_SUCCESS);
+  uint64_t began = now_ns();
+  launch(busy[0], 216, NULL);
+  CHECK_EQUAL(cuEventRecord(ends[0], NULL), CUDA_SUCCESS);
+  CHECK_EQUAL(cuCtxSetCurrent(contexts[1]), CUDA_SUCCESS);
+  CHECK_EQUAL(cuStreamWaitEvent(NULL, ends[0], 0), CUDA_SUCCESS);
+  launch(busy[1], 216, NULL);
+  CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
+  CHECK(now_ns() - began >= 40000000u);
+}
+
+/* With more streams than channels some share one; each is told from the others all the same. */
+void test_streams_share_channels(void) {
+  enum { STREAMS = 70 };
+  CUstream streams[STREAMS];
+  CUevent start;
+  begin_cuda();
+  CUfunction busy = kernel("busy_1ms");
+  start = record(NULL);
+  for (int i = 0; i < STREAMS; i++) {
+    CHECK_EQUAL(cuStreamCreate(&streams[i], 1), CUDA_SUCCESS);
+    launch(busy, 1, streams[i]);
+  }
+  for (int i = 0; i < STREAMS; i++)
+    CHECK_EQUAL(cuStreamSynchronize(streams[i]), CUDA_SUCCESS);
+  CHECK(elapsed_ms(start, record(NULL)) >= 2.99); /* 70 in 31 channels are three deep */
+  CHECK_EQUAL(cuStreamQuery(streams[STREAMS - 1]), CUDA_SUCCESS);
+  for (int i = 0; i < STREAMS; i++)
+    CHECK_EQUAL(cuStreamDestroy_v2(streams[i]), CUDA_SUCCESS);
+  for (int i = 0; i < STREAMS; i++)
+    CHECK_EQUAL(cuStreamCreate(&streams[i], 0), CUDA_SUCCESS);
+  launch(busy, 1, streams[STREAMS - 1]);
+  launch(busy, 1, NULL);
+  CHECK_EQUAL(cuStreamQuery(streams[0]), CUDA_SUCCESS);
+  CHECK_EQUAL(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+}
+
 void test_launch_blocks_when_full(void) {
   begin_cuda();
   CUfunction busy = kernel("busy_20ms");
