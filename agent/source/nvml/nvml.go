@@ -51,6 +51,7 @@ type Reader struct {
 	patience time.Duration    // how long a read may take
 	root     string           // of sysfs
 	now      func() time.Time // for the back-off
+	clock    clock            // of the samples
 
 	turn chan struct{} // held by the one who talks to the library
 
@@ -59,7 +60,8 @@ type Reader struct {
 	retryAt     time.Time
 	retryIn     time.Duration
 	lastError   error
-	has         map[string]bool // exported functions
+	has         map[string]bool   // exported functions
+	sampled     map[string]uint64 // stamp of the last utilisation sample, by UUID, in the library's microseconds
 }
 
 var _ source.GPUs = (*Reader)(nil)
@@ -82,36 +84,40 @@ func New(path string, patience time.Duration, now func() time.Time) *Reader {
 const defaultLibrary = "libnvidia-ml.so.1"
 
 func newReader(library Library, patience time.Duration, root string, now func() time.Time) *Reader {
-	return &Reader{library: library, name: defaultLibrary, patience: patience, root: root, now: now, turn: make(chan struct{}, 1), has: map[string]bool{}}
-}
-
-// answer is what one read yields.
-type answer struct {
-	gpus []source.GPU
-	err  error
+	return &Reader{library: library, name: defaultLibrary, patience: patience, root: root, now: now, clock: systemClock, turn: make(chan struct{}, 1), has: map[string]bool{}}
 }
 
 // GPUs implements source.GPUs. It returns when its patience or ctx ends although the library may hang; reads fail until
 // the library comes back.
 func (r *Reader) GPUs(ctx context.Context) ([]source.GPU, error) {
+	return ask(ctx, r, "read GPUs", r.read)
+}
+
+// ask reads with the turn held, and does not wait longer for it than the reader's patience.
+func ask[T any](ctx context.Context, r *Reader, operation string, read func() (T, error)) (T, error) {
+	type answer struct {
+		found T
+		err   error
+	}
+	var nothing T
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("read GPUs: the management library hangs: %w", ctx.Err())
+		return nothing, fmt.Errorf("%s: the management library hangs: %w", operation, ctx.Err())
 	}
 	result := make(chan answer, 1)
 	go func() {
 		defer func() { <-r.turn }()
-		gpus, err := r.read()
-		result <- answer{gpus, err}
+		found, err := read()
+		result <- answer{found, err}
 	}()
 	select {
 	case got := <-result:
-		return got.gpus, got.err
+		return got.found, got.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("read GPUs: the management library does not answer: %w", ctx.Err())
+		return nothing, fmt.Errorf("%s: the management library does not answer: %w", operation, ctx.Err())
 	}
 }
 
@@ -131,6 +137,27 @@ func (r *Reader) Close(ctx context.Context) error {
 
 // read runs with the turn held.
 func (r *Reader) read() ([]source.GPU, error) {
+	devices, err := r.devices()
+	if err != nil {
+		return nil, err
+	}
+	var gpus []source.GPU
+	for _, opened := range devices {
+		if gpu, named := r.readGPU(opened.device, opened.index); named {
+			gpus = append(gpus, gpu)
+		}
+	}
+	return gpus, nil
+}
+
+// opened is a card that could be opened.
+type opened struct {
+	index  int // in the order of the library
+	device nvml.Device
+}
+
+// devices opens all cards; it runs with the turn held.
+func (r *Reader) devices() ([]opened, error) {
 	if err := r.initialise(); err != nil {
 		return nil, err
 	}
@@ -138,7 +165,7 @@ func (r *Reader) read() ([]source.GPU, error) {
 	if code != nvml.SUCCESS {
 		return nil, r.giveUp(codeError("count GPUs", code))
 	}
-	var gpus []source.GPU
+	var devices []opened
 	for index := range count {
 		device, code := r.library.DeviceGetHandleByIndex(index)
 		if code == nvml.ERROR_UNINITIALIZED {
@@ -147,11 +174,9 @@ func (r *Reader) read() ([]source.GPU, error) {
 		if code != nvml.SUCCESS {
 			continue // it has no name to report it by; a card that was known before counts as lost
 		}
-		if gpu, named := r.readGPU(device, index); named {
-			gpus = append(gpus, gpu)
-		}
+		devices = append(devices, opened{index, device})
 	}
-	return gpus, nil
+	return devices, nil
 }
 
 // initialise loads the library unless it is loaded, or was tried a moment ago.
@@ -170,7 +195,7 @@ func (r *Reader) initialise() error {
 		return r.giveUp(codeError("initialise NVML", code))
 	}
 	r.initialised, r.lastError, r.retryIn = true, nil, 0
-	for _, name := range []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode"} {
+	for _, name := range []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", processUtilization} {
 		r.has[name] = r.library.Extensions().LookupSymbol(name) == nil
 	}
 	return nil

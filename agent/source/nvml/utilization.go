@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package nvml
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+var _ source.Utilizations = (*Reader)(nil)
+
+const (
+	processUtilization = "nvmlDeviceGetProcessUtilization"
+	// oldestSample is how far back samples are asked for; what was before is of no use. Without such a bound a driver
+	// answers with a mean over all that it remembers.
+	oldestSample = time.Second
+)
+
+// clock is the time of day, in which the library stamps its samples, and CLOCK_MONOTONIC at the same moment.
+type clock func() (wall, monotonic time.Duration)
+
+func systemClock() (wall, monotonic time.Duration) {
+	read := func(id int32) time.Duration {
+		var at unix.Timespec
+		if err := unix.ClockGettime(id, &at); err != nil {
+			panic(err) // there is no Linux without these clocks
+		}
+		return time.Duration(at.Nano())
+	}
+	return read(unix.CLOCK_REALTIME), read(unix.CLOCK_MONOTONIC)
+}
+
+// Utilization implements source.Utilizations. It returns when its patience or ctx ends, as GPUs does. Cards that do not tell
+// (MIG, old libraries) and cards in trouble are left out.
+func (r *Reader) Utilization(ctx context.Context) ([]source.ProcessUtilization, error) {
+	return ask(ctx, r, "read utilization", r.readUtilization)
+}
+
+// readUtilization runs with the turn held.
+func (r *Reader) readUtilization() ([]source.ProcessUtilization, error) {
+	devices, err := r.devices()
+	if err != nil || !r.has[processUtilization] {
+		return nil, err
+	}
+	var samples []source.ProcessUtilization
+	seen := map[string]uint64{}
+	for _, opened := range devices {
+		uuid, code := opened.device.GetUUID()
+		if code != nvml.SUCCESS || uuid == "" {
+			continue
+		}
+		wall, monotonic := r.clock()
+		since := sampledSince(r.sampled[uuid], wall)
+		seen[uuid] = since
+		found, code := opened.device.GetProcessUtilization(since)
+		if code == nvml.ERROR_UNINITIALIZED {
+			return nil, r.giveUp(codeError("read utilization", code))
+		}
+		if code != nvml.SUCCESS {
+			continue // NOT_FOUND: nobody used the card; else it does not tell
+		}
+		for _, sample := range found {
+			age := wall - time.Duration(min(sample.TimeStamp, maxStamp))*time.Microsecond
+			// A driver hands out room for more samples than it has.
+			if sample.TimeStamp <= since || sample.Pid == 0 || sample.SmUtil > 100 || age < -oldestSample {
+				continue
+			}
+			seen[uuid] = max(seen[uuid], sample.TimeStamp)
+			samples = append(samples, source.ProcessUtilization{GPUUUID: uuid, PID: int(sample.Pid),
+				Busy: float64(sample.SmUtil) / 100, At: monotonic - max(0, age)})
+		}
+	}
+	r.sampled = seen
+	return samples, nil
+}
+
+// maxStamp is the latest stamp that can be reckoned with.
+const maxStamp = math.MaxInt64 / uint64(time.Microsecond)
+
+// sampledSince is from when on samples are asked for, in the library's microseconds: after the last one that was seen, but
+// not too long ago, and not in the future, where it lies when the time of day was set back.
+func sampledSince(last uint64, wall time.Duration) uint64 {
+	now := uint64(wall / time.Microsecond)
+	oldest := now - min(now, uint64(oldestSample/time.Microsecond))
+	if last > now {
+		return oldest
+	}
+	return max(last, oldest)
+}
