@@ -68,40 +68,85 @@ static int parse_index(const char *text, char end) {
   return digits > 0 && digits < 3 && text[digits] == end ? value : -EINVAL;
 }
 
+int vgpu_parse_percent(const char *text, uint32_t *percent) {
+  enum { WHOLE = 100 };
+  uint32_t value = 0;
+  while (is_blank(*text))
+    text++;
+  if (!*text) return -ENOENT;
+  if (!is_digit(*text)) return -EINVAL;
+  for (; is_digit(*text); text++) {
+    value = value * 10 + (uint32_t)(*text - '0');
+    if (value > WHOLE) return -EINVAL;
+  }
+  while (is_blank(*text))
+    text++;
+  if (*text || value == 0) return -EINVAL;
+  *percent = value;
+  return 0;
+}
+
+/* A variable for all devices and those for each one, which win. */
+struct setting {
+  const char *prefix;
+  uint64_t general;
+  uint64_t by_index[VGPU_MAX_DEVICES];
+  bool has_index[VGPU_MAX_DEVICES];
+  bool limits; /* any of them limits something */
+};
+
 /* *limit as `value`, the end of `variable`, says; untouched when it is empty. */
-static void read_limit(const char *variable, const char *value, uint64_t *limit, bool *limited) {
+static bool read_bytes(const char *variable, const char *value, uint64_t *limit) {
   int result = vgpu_parse_limit(value, limit);
-  if (result == -ENOENT) return;
-  *limited = true;
-  if (result == 0) return;
+  if (result == -ENOENT) return false;
+  if (result == 0) return true;
   *limit = 0;
   vgpu_log("cannot read the memory limit %s: nothing can be allocated", variable);
+  return true;
+}
+
+/* The same in millionths of the GPU's time. */
+static bool read_share(const char *variable, const char *value, uint64_t *share_ppm) {
+  uint32_t percent = 1;
+  int result = vgpu_parse_percent(value, &percent);
+  if (result == -ENOENT) return false;
+  if (result != 0) vgpu_log("cannot read the compute limit %s: 1 percent holds", variable);
+  *share_ppm = (uint64_t)percent * (VGPU_PPM / 100);
+  return true;
+}
+
+/* Reads `variable` if it is one of the setting's. */
+static void read_setting(struct setting *setting, const char *variable,
+                         bool (*read)(const char *variable, const char *value, uint64_t *to), uint64_t none) {
+  const char *rest = vgpu_text_starts(variable, setting->prefix);
+  if (!rest) return;
+  if (*rest == '=') setting->limits |= read(variable, rest + 1, &setting->general) && setting->general != none;
+  int index = *rest == '_' ? parse_index(rest + 1, '=') : -EINVAL;
+  if (index < 0 || index >= VGPU_MAX_DEVICES) return;
+  while (*rest++ != '=') {
+  }
+  setting->by_index[index] = none;
+  setting->has_index[index] = read(variable, rest, &setting->by_index[index]);
+  setting->limits |= setting->has_index[index] && setting->by_index[index] != none;
 }
 
 void vgpu_environment_read(struct vgpu_environment *environment, char *const *variables) {
-  static const char prefix[] = "CUDA_DEVICE_MEMORY_LIMIT";
-  uint64_t general = VGPU_NO_LIMIT;
-  uint64_t by_index[VGPU_MAX_DEVICES];
-  bool has_index[VGPU_MAX_DEVICES] = {false};
+  struct setting memory = {.prefix = "CUDA_DEVICE_MEMORY_LIMIT", .general = VGPU_NO_LIMIT};
+  struct setting compute = {.prefix = "CUDA_DEVICE_SM_LIMIT", .general = VGPU_PPM};
   const char *value;
   *environment = (struct vgpu_environment){.limited = false};
   for (; variables && *variables; variables++) {
     if ((value = vgpu_text_starts(*variables, "CUDA_DEVICE_MEMORY_SHARED_CACHE="))) environment->shared_cache = value;
     if ((value = vgpu_text_starts(*variables, "CUDA_VISIBLE_DEVICES="))) environment->visible_devices = value;
     if (vgpu_text_starts(*variables, "VGPUD_ALLOCATION=")) environment->has_allocation = true;
-    const char *rest = vgpu_text_starts(*variables, prefix);
-    if (!rest) continue;
-    if (*rest == '=') read_limit(*variables, rest + 1, &general, &environment->limited);
-    int index = *rest == '_' ? parse_index(rest + 1, '=') : -EINVAL;
-    if (index < 0 || index >= VGPU_MAX_DEVICES) continue;
-    by_index[index] = VGPU_NO_LIMIT;
-    while (*rest++ != '=') {
-    }
-    read_limit(*variables, rest, &by_index[index], &has_index[index]);
-    environment->limited |= has_index[index];
+    read_setting(&memory, *variables, read_bytes, VGPU_NO_LIMIT);
+    read_setting(&compute, *variables, read_share, VGPU_PPM);
   }
-  for (int i = 0; i < VGPU_MAX_DEVICES; i++)
-    environment->limit_bytes[i] = has_index[i] ? by_index[i] : general;
+  environment->limited = memory.limits || compute.limits;
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+    environment->limit_bytes[i] = memory.has_index[i] ? memory.by_index[i] : memory.general;
+    environment->share_ppm[i] = (uint32_t)(compute.has_index[i] ? compute.by_index[i] : compute.general);
+  }
 }
 
 int vgpu_container_index(const char *visible_devices, int ordinal) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * limits.h - memory limits as people write them, and where the environment says them. The same rules hold in
- * the agent; test/testdata/limits.txt is the table that both are tested with.
+ * limits.h - limits of memory and of GPU time as people write them, and where the environment says them. The same rules
+ * hold in the agent; test/testdata/limits.txt and cores.txt are the tables that both are tested with.
  */
 #ifndef VGPU_LIMITS_H
 #define VGPU_LIMITS_H
@@ -21,11 +21,16 @@
  * -EINVAL: anything else, also what does not fit 64 bits. */
 int vgpu_parse_limit(const char *text, uint64_t *bytes);
 
-/* CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<i> of this process, by the container's device index.
- * A value that cannot be read counts as 0 bytes and is logged. */
+/* Reads a share of a GPU's time: a whole number from 1 to 100; blanks at both ends are allowed. 0: *percent is set. -ENOENT:
+ * empty, as if it were not set. -EINVAL: anything else, 0 too. */
+int vgpu_parse_percent(const char *text, uint32_t *percent);
+
+/* CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_SM_LIMIT, and those with _<i>, of this process, by the container's device
+ * index. A value that cannot be read counts as 0 bytes, or 1 percent, and is logged. */
 struct vgpu_environment {
-  bool limited;                           /* any of the variables is set */
+  bool limited;                           /* any of the variables is set and limits something */
   uint64_t limit_bytes[VGPU_MAX_DEVICES]; /* VGPU_NO_LIMIT: none for this device */
+  uint32_t share_ppm[VGPU_MAX_DEVICES];   /* of the GPU's time; VGPU_PPM: all of it */
   bool has_allocation;                    /* VGPUD_ALLOCATION is set: there must be pages */
   const char *shared_cache;               /* CUDA_DEVICE_MEMORY_SHARED_CACHE; NULL: not set */
   const char *visible_devices;            /* CUDA_VISIBLE_DEVICES; NULL: not set */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * limits_test.c - the parser of memory limits against testdata/limits.txt, and the environment's rules.
+ * limits_test.c - the parsers of limits against testdata/limits.txt and cores.txt, and the environment's rules.
  */
 #include <errno.h>
 
@@ -19,6 +19,8 @@ static const char *unquote(const char *from, char *to) {
     if (*from == 'n') *to++ = '\n';
     if (*from == 'r') *to++ = '\r';
     if (*from == 't') *to++ = '\t';
+    if (*from == 'v') *to++ = '\v';
+    if (*from == 'f') *to++ = '\f';
     if (*from == '"' || *from == '\\') *to++ = *from;
     if (*from == 'u') {
       unsigned rune = 0;
@@ -32,25 +34,42 @@ static const char *unquote(const char *from, char *to) {
   return from + 1;
 }
 
-static int test_table(const char *path) {
+/* One row: `text` and what it means. */
+static void check_bytes(const char *line, const char *text, const char *want) {
+  uint64_t bytes = 1234567;
+  int result = vgpu_parse_limit(text, &bytes);
+  if (strcmp(want, "error") == 0) {
+    CHECK(result == -EINVAL, "%s: got %d (%llu), want an error", line, result, (unsigned long long)bytes);
+  } else if (strcmp(want, "unset") == 0) {
+    CHECK(result == -ENOENT, "%s: got %d, want unset", line, result);
+  } else {
+    unsigned long long expected = strtoull(want, NULL, 10);
+    CHECK(result == 0 && bytes == expected, "%s: got %d (%llu)", line, result, (unsigned long long)bytes);
+  }
+}
+
+static void check_percent(const char *line, const char *text, const char *want) {
+  uint32_t percent = 1234567;
+  int result = vgpu_parse_percent(text, &percent);
+  if (strcmp(want, "error") == 0) {
+    CHECK(result == -EINVAL, "%s: got %d (%u), want an error", line, result, percent);
+  } else if (strcmp(want, "unset") == 0) {
+    CHECK(result == -ENOENT, "%s: got %d, want unset", line, result);
+  } else {
+    CHECK(result == 0 && percent == strtoul(want, NULL, 10), "%s: got %d (%u)", line, result, percent);
+  }
+}
+
+static int test_table(const char *path, void (*check)(const char *line, const char *text, const char *want)) {
   char line[512], text[512], want[64];
   int rows = 0;
   FILE *file = fopen(path, "r");
   CHECK(file != NULL, "cannot open %s", path);
   while (file && fgets(line, sizeof(line), file)) {
-    if (line[0] != '"') continue;
+    if (line[0] != '"' || strstr(line, "\\x00")) continue; /* no variable holds a NUL */
     const char *rest = unquote(line, text);
     CHECK(sscanf(rest, " %63s", want) == 1, "row is not understood: %s", line);
-    uint64_t bytes = 1234567;
-    int result = vgpu_parse_limit(text, &bytes);
-    if (strcmp(want, "error") == 0) {
-      CHECK(result == -EINVAL, "%s: got %d (%llu), want an error", line, result, (unsigned long long)bytes);
-    } else if (strcmp(want, "unset") == 0) {
-      CHECK(result == -ENOENT, "%s: got %d, want unset", line, result);
-    } else {
-      unsigned long long expected = strtoull(want, NULL, 10);
-      CHECK(result == 0 && bytes == expected, "%s: got %d (%llu)", line, result, (unsigned long long)bytes);
-    }
+    check(line, text, want);
     rows++;
   }
   if (file) fclose(file);
@@ -88,6 +107,26 @@ static void test_environment(void) {
   CHECK(!environment.limited, "an empty general value is as unset");
 }
 
+static void test_share(void) {
+  struct vgpu_environment environment;
+  char *none[] = {"CUDA_DEVICE_SM_LIMIT=100", "CUDA_DEVICE_SM_LIMIT_1=100", "CUDA_DEVICE_SM_LIMITS=5", NULL};
+  vgpu_environment_read(&environment, none);
+  CHECK(!environment.limited, "100 percent limits nothing");
+  CHECK_EQUAL(environment.share_ppm[1], VGPU_PPM, "all of the GPU's time");
+  CHECK(environment.limit_bytes[0] == VGPU_NO_LIMIT, "nor its memory");
+
+  char *some[] = {"CUDA_DEVICE_SM_LIMIT_2=70",   "CUDA_DEVICE_SM_LIMIT= 30 ",  "CUDA_DEVICE_SM_LIMIT_3=",
+                  "CUDA_DEVICE_SM_LIMIT_4=12.5", "CUDA_DEVICE_SM_LIMIT_5=100", NULL};
+  vgpu_environment_read(&environment, some);
+  CHECK(environment.limited, "30 percent is a limit");
+  CHECK_EQUAL(environment.share_ppm[0], 300000, "the general value");
+  CHECK_EQUAL(environment.share_ppm[2], 700000, "the device's own value wins");
+  CHECK_EQUAL(environment.share_ppm[3], 300000, "an empty value is as unset");
+  CHECK_EQUAL(environment.share_ppm[4], 10000, "what cannot be read is 1 percent");
+  CHECK_EQUAL(environment.share_ppm[5], VGPU_PPM, "100 is a value");
+  CHECK(environment.limit_bytes[0] == VGPU_NO_LIMIT, "memory is not concerned");
+}
+
 static void test_container_index(void) {
   CHECK_EQUAL(vgpu_container_index(NULL, 3), 3, "no variable: the same number");
   CHECK_EQUAL(vgpu_container_index("1,0", 0), 1, "swapped");
@@ -100,8 +139,11 @@ static void test_container_index(void) {
 }
 
 int main(int argc, char **argv) {
-  int rows = argc > 1 ? test_table(argv[1]) : 0;
-  CHECK(rows > 50, "the table has its rows (%d)", rows);
+  int rows = argc > 2 ? test_table(argv[1], check_bytes) : 0;
+  CHECK(rows > 50, "the table of limits has its rows (%d)", rows);
+  rows = argc > 2 ? test_table(argv[2], check_percent) : 0;
+  CHECK(rows > 40, "the table of shares has its rows (%d)", rows);
+  test_share();
   test_environment();
   test_container_index();
   return check_done();

@@ -3,5 +3,5 @@
 # Copyright The vgpud Authors
 #
 # The parts that need no driver.
-run limits "$bin/limits_test" "$here/testdata/limits.txt"
+run limits "$bin/limits_test" "$here/testdata/limits.txt" "$here/testdata/cores.txt"
 run blocks "$bin/blocks_test"
