@@ -5,7 +5,9 @@
  * then holds no more is given back; only by the driver's own result.
  */
 #include "blocks.h"
+#include "capture.h"
 #include "claim.h"
+#include "marks.h"
 #include "pools.h"
 #include "table.h"
 
@@ -15,21 +17,23 @@ static CUcontext context_of(uint64_t pointer) {
   return get && get(&context, CU_POINTER_ATTRIBUTE_CONTEXT, pointer) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* While the context lives, its driver still knows which blocks are its. */
-static void prepare(void) {
+/* While the context lives, its driver still knows which blocks are its, and takes back our events. */
+static void prepare(CUcontext context) {
   if (!vgpu_is_limiting()) return;
   vgpu_check_fork();
   vgpu_blocks_learn_contexts(context_of);
+  vgpu_marks_forget_context(context);
 }
 
 static void drop(CUcontext context) {
+  vgpu_capture_context_gone(context);
   vgpu_blocks_drop_context(context, vgpu_block_release);
   vgpu_pools_refresh();
 }
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  prepare();
+  prepare(context);
   CUresult result = real(context);
   if (result == CUDA_SUCCESS && vgpu_is_limiting()) drop(context);
   return result;
@@ -66,7 +70,7 @@ static CUcontext primary_of(CUdevice device) {
 static CUresult run(CUresult (*real)(CUdevice), CUdevice device, bool is_reset) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   CUcontext context = primary_of(device);
-  if (context) prepare();
+  if (context) prepare(context);
   CUresult result = real(device);
   if (result == CUDA_SUCCESS && context && (is_reset || !is_active(device))) drop(context);
   return result;

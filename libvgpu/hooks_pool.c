@@ -3,16 +3,16 @@
  *
  * hooks_pool.c - stream-ordered memory. An allocation claims the most that its pool can grow by, asks the
  * driver, and then the pool's charge becomes what the driver says the pool holds. When there is no room, what
- * pools keep unused is given back first, then what the stream's finished work gives back; never while the stream
- * captures. Memory of a captured allocation is the graph's: the pool does not grow, and nothing is charged.
+ * pools keep unused is given back first, then what the stream's finished work gives back; never while anything captures.
+ * Memory of a captured allocation is the graph's: the pool does not grow, and nothing stays charged.
  */
+#include "capture.h"
 #include "claim.h"
 #include "pools.h"
 #include "table.h"
 
 /* The driver's entry points for one kind of default stream: plain or _ptsz. */
 struct stream_calls {
-  __typeof__(&cuStreamIsCapturing) is_capturing;
   __typeof__(&cuStreamSynchronize) synchronize;
   __typeof__(&cuMemFreeAsync) free_async;
 };
@@ -41,11 +41,8 @@ static struct vgpu_device *device_of_stream(CUstream stream, CUresult *why) {
 /* Takes back what `pool` keeps unused; with `synchronize`, first waits for the stream's work. */
 static void make_room(CUmemoryPool pool, CUstream stream, const struct stream_calls *synchronize) {
   __typeof__(&cuMemPoolTrimTo) trim = VGPU_REAL(cuMemPoolTrimTo);
-  int status = CU_STREAM_CAPTURE_STATUS_NONE + 1;
-  if (synchronize && synchronize->is_capturing && synchronize->synchronize &&
-      synchronize->is_capturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) {
-    synchronize->synchronize(stream);
-  }
+  bool is_capturing = __atomic_load_n(&vgpu_capture_count, __ATOMIC_RELAXED) != 0;
+  if (synchronize && synchronize->synchronize && !is_capturing) synchronize->synchronize(stream);
   if (trim) trim(pool, 0);
   vgpu_pool_settle(pool, NULL, CUDA_SUCCESS);
 }
@@ -111,71 +108,87 @@ static CUresult end(struct vgpu_claim *claim, CUmemoryPool pool, CUresult result
 }
 
 static struct stream_calls plain_calls(void) {
-  return (struct stream_calls){VGPU_REAL(cuStreamIsCapturing), VGPU_REAL(cuStreamSynchronize),
-                               VGPU_REAL(cuMemFreeAsync)};
+  return (struct stream_calls){VGPU_REAL(cuStreamSynchronize), VGPU_REAL(cuMemFreeAsync)};
 }
 
 static struct stream_calls per_thread_calls(void) {
-  return (struct stream_calls){VGPU_REAL(cuStreamIsCapturing_ptsz), VGPU_REAL(cuStreamSynchronize_ptsz),
-                               VGPU_REAL(cuMemFreeAsync_ptsz)};
+  return (struct stream_calls){VGPU_REAL(cuStreamSynchronize_ptsz), VGPU_REAL(cuMemFreeAsync_ptsz)};
 }
 
+/* Whether a captured allocation would fit now. The driver is not asked about anything. */
+static CUresult look_captured(size_t bytes) {
+  CUresult why = CUDA_SUCCESS;
+  vgpu_check_fork();
+  struct vgpu_device *device = vgpu_device_current(&why);
+  if (!device) return why;
+  struct vgpu_claim claim = {.device = device, .kind = VGPU_KIND_POOL, .bytes = grown_bytes(device, bytes)};
+  if (vgpu_device_reserve(device, claim.kind, claim.bytes, &claim.place) != 0) return vgpu_refuse(&claim, claim.bytes);
+  vgpu_claim_drop(&claim);
+  return CUDA_SUCCESS;
+}
+
+/* `stream` is what the program said, `meant` the stream that it means. */
 static CUresult allocate(__typeof__(&cuMemAllocAsync) real, CUdeviceptr *pointer, size_t bytes, CUstream stream,
-                         const struct stream_calls *calls) {
+                         CUstream meant, const struct stream_calls *calls) {
   struct vgpu_claim claim;
   CUmemoryPool pool = NULL;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   if (!pointer || bytes == 0) return real(pointer, bytes, stream);
-  CUresult refused = begin(&claim, &pool, bytes, stream, calls);
+  bool is_captured = vgpu_capture_has(meant);
+  CUresult refused = is_captured ? look_captured(bytes) : begin(&claim, &pool, bytes, stream, calls);
   if (refused != CUDA_SUCCESS) return refused;
+  if (is_captured) return real(pointer, bytes, stream);
   return end(&claim, pool, real(pointer, bytes, stream), pointer, stream, calls);
 }
 
 static CUresult allocate_from(__typeof__(&cuMemAllocFromPoolAsync) real, CUdeviceptr *pointer, size_t bytes,
-                              CUmemoryPool pool, CUstream stream, const struct stream_calls *calls) {
+                              CUmemoryPool pool, CUstream stream, CUstream meant, const struct stream_calls *calls) {
   struct vgpu_claim claim;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   if (!pointer || bytes == 0 || !pool) return real(pointer, bytes, pool, stream);
-  CUresult refused = begin(&claim, &pool, bytes, stream, calls);
+  bool is_captured = vgpu_capture_has(meant);
+  CUresult refused = is_captured ? look_captured(bytes) : begin(&claim, &pool, bytes, stream, calls);
   if (refused != CUDA_SUCCESS) return refused;
+  if (is_captured) return real(pointer, bytes, pool, stream);
   return end(&claim, pool, real(pointer, bytes, pool, stream), pointer, stream, calls);
 }
 
-static CUresult free_in_stream(__typeof__(&cuMemFreeAsync) real, CUdeviceptr pointer, CUstream stream) {
+static CUresult free_in_stream(__typeof__(&cuMemFreeAsync) real, CUdeviceptr pointer, CUstream stream, CUstream meant) {
   struct vgpu_block block;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   bool is_ours = vgpu_free_begin(VGPU_BLOCK_POINTER, pointer, &block);
   CUresult result = vgpu_free_end(is_ours, &block, real(pointer, stream));
-  vgpu_pools_refresh();
+  if (!vgpu_capture_has(meant)) vgpu_pools_refresh();
   return result;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
   struct stream_calls calls = plain_calls();
-  return allocate(VGPU_REAL(cuMemAllocAsync), pointer, bytes, stream, &calls);
+  return allocate(VGPU_REAL(cuMemAllocAsync), pointer, bytes, stream, stream, &calls);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
   struct stream_calls calls = per_thread_calls();
-  return allocate(VGPU_REAL(cuMemAllocAsync_ptsz), pointer, bytes, stream, &calls);
+  return allocate(VGPU_REAL(cuMemAllocAsync_ptsz), pointer, bytes, stream, vgpu_stream_per_thread(stream), &calls);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
   struct stream_calls calls = plain_calls();
-  return allocate_from(VGPU_REAL(cuMemAllocFromPoolAsync), pointer, bytes, pool, stream, &calls);
+  return allocate_from(VGPU_REAL(cuMemAllocFromPoolAsync), pointer, bytes, pool, stream, stream, &calls);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
   struct stream_calls calls = per_thread_calls();
-  return allocate_from(VGPU_REAL(cuMemAllocFromPoolAsync_ptsz), pointer, bytes, pool, stream, &calls);
+  return allocate_from(VGPU_REAL(cuMemAllocFromPoolAsync_ptsz), pointer, bytes, pool, stream,
+                       vgpu_stream_per_thread(stream), &calls);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  return free_in_stream(VGPU_REAL(cuMemFreeAsync), pointer, stream);
+  return free_in_stream(VGPU_REAL(cuMemFreeAsync), pointer, stream, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-  return free_in_stream(VGPU_REAL(cuMemFreeAsync_ptsz), pointer, stream);
+  return free_in_stream(VGPU_REAL(cuMemFreeAsync_ptsz), pointer, stream, vgpu_stream_per_thread(stream));
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {

@@ -211,6 +211,15 @@ static void *map_shared_cache(const char *path, size_t *bytes, int *file) {
   return mapping;
 }
 
+/* A line that all processes with the same share have in common, whenever they began: from the start of the clock on. */
+static void set_share(struct vgpu_limits_device *device, uint32_t share_ppm) {
+  device->share_ppm = share_ppm;
+  device->ceiling_ppm = share_ppm;
+  device->compute_mode = share_ppm < VGPU_PPM ? VGPU_COMPUTE_HARD : VGPU_COMPUTE_NONE;
+  for (int i = 0; i < 2; i++)
+    device->rates[i] = (struct vgpu_rate){.rate_ppm = share_ppm, .scale_ppm = VGPU_PPM};
+}
+
 void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environment *environment) {
   static union {
     struct vgpu_limits_page page;
@@ -227,6 +236,7 @@ void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environme
     limits.page.devices[i].uuid[0] = (uint8_t)('0' + i); /* no UUID: devices are found by index */
     limits.page.devices[i].slice_count = 1;
     limits.page.devices[i].memory_limit_bytes = environment->limit_bytes[i];
+    set_share(&limits.page.devices[i], environment->share_ppm[i]);
   }
   pages->is_standalone = true;
   if (environment->shared_cache && *environment->shared_cache) {

@@ -6,6 +6,7 @@
  */
 #include "pools.h"
 
+#include "capture.h"
 #include "claim.h"
 #include "spin.h"
 #include "table.h"
@@ -157,6 +158,7 @@ __attribute__((noinline, cold)) bool vgpu_pools_make_room(void) {
   __typeof__(&cuMemPoolTrimTo) trim = VGPU_REAL(cuMemPoolTrimTo);
   CUmemoryPool handle;
   uint32_t count = 0;
+  if (__atomic_load_n(&vgpu_capture_count, __ATOMIC_RELAXED) != 0) return false; /* it might spoil the capture */
   for (; trim && (handle = handle_at(count)); count++)
     trim(handle, 0);
   vgpu_pools_refresh();

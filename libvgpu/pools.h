@@ -29,7 +29,7 @@ static inline void vgpu_pools_refresh(void) {
   if (__builtin_expect(__atomic_load_n(&vgpu_pool_count, __ATOMIC_RELAXED) != 0, 0)) vgpu_pools_settle_all();
 }
 
-/* Gives back what every known pool keeps unused, and settles. False: there is no pool. */
+/* Gives back what every known pool keeps unused, and settles. False: there is no pool, or something captures. */
 bool vgpu_pools_make_room(void);
 
 /* The claim is in the book and its thread is about to ask the driver: growth that another thread sees before

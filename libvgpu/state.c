@@ -8,10 +8,15 @@
 #include <errno.h>
 
 #include "blocks.h"
+#include "capture.h"
+#include "clock.h"
 #include "core/sys.h"
-#include "modules.h"
+#include "launches.h"
 #include "limits.h"
 #include "log.h"
+#include "marks.h"
+#include "modules.h"
+#include "names.h"
 #include "pages.h"
 #include "pools.h"
 #include "spin.h"
@@ -21,6 +26,7 @@
 uint32_t vgpu_mode_word;
 uint32_t *vgpu_fork_canary;
 struct vgpu_device *vgpu_only_device;
+const uint32_t *vgpu_only_compute_mode;
 
 static struct vgpu_pages pages;
 static struct vgpu_environment environment;
@@ -57,8 +63,50 @@ __attribute__((noinline, cold)) enum vgpu_mode vgpu_mode_slow(void) {
   }
   enum vgpu_mode mode = build();
   if (vgpu_fork_canary) __atomic_store_n(vgpu_fork_canary, 1, __ATOMIC_RELAXED);
+  static const uint32_t none = VGPU_COMPUTE_NONE;
+  if (mode == VGPU_MODE_PASS) __atomic_store_n(&vgpu_only_compute_mode, &none, __ATOMIC_RELEASE);
   __atomic_store_n(&vgpu_mode_word, mode, __ATOMIC_RELEASE);
   return mode;
+}
+
+/* The environment's share of the container's device `index`; the least of all when the index is unknown. */
+static uint32_t share_of(int index) {
+  if (index >= 0 && index < VGPU_MAX_DEVICES) return environment.share_ppm[index];
+  uint32_t least = VGPU_PPM;
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+    if (environment.share_ppm[i] < least) least = environment.share_ppm[i];
+  }
+  return least;
+}
+
+/* The environment's share lowers what this process may use, beside the pages. Where several books hold the device, each
+ * may be used up to what those before it leave, and one that is left nothing is not used. */
+static void open_pacers(struct vgpu_device *device) {
+  bool is_in_page = pages.is_standalone && device->container_index >= 0; /* the page says it already */
+  uint32_t left = is_in_page ? VGPU_PPM : share_of(device->container_index);
+  device->pacer_count = 0;
+  for (uint32_t i = 0; i < device->place_count && left > 0; i++) {
+    const struct vgpu_place *place = &device->places[i];
+    struct vgpu_pacer *pacer = &device->pacers[device->pacer_count++];
+    uint32_t share = __atomic_load_n(&place->book->limits->devices[place->index].share_ppm, __ATOMIC_RELAXED);
+    bool is_last = i + 1 == device->place_count || left == VGPU_PPM;
+    uint32_t part = is_last || left < share ? left : share;
+    *pacer = (struct vgpu_pacer){.credit_ns = 0};
+    vgpu_rate_open(&pacer->rate, place->book, place->index, part);
+    if (left < VGPU_PPM) left -= part;
+  }
+}
+
+/* A forked child has bought and learnt nothing yet. */
+static void forget_launches(void) {
+  vgpu_clock_forget();
+  vgpu_marks_forget();
+  vgpu_capture_forget();
+  vgpu_names_forget();
+  vgpu_launches_forget();
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+    if (devices[i].ready) open_pacers(&devices[i]);
+  }
 }
 
 bool vgpu_is_forked_slow(void) {
@@ -82,6 +130,7 @@ __attribute__((noinline, cold)) void vgpu_after_fork(void) {
   }
   vgpu_blocks_forget();
   vgpu_pools_forget();
+  forget_launches();
   __atomic_store_n(&owner_pid, self, __ATOMIC_RELAXED);
   __atomic_store_n(word, done, __ATOMIC_RELEASE);
 }
@@ -120,6 +169,7 @@ static uint64_t ceiling_of(int index) {
 /* Fills places from `bytes`, or `uuid` when that is NULL. */
 static void fill_device(struct vgpu_device *device, const uint8_t *bytes, const char *uuid, int container_index) {
   device->place_count = 0;
+  device->container_index = container_index;
   bool is_in_page = pages.is_standalone && container_index >= 0; /* the page says it already */
   device->ceiling_bytes = is_in_page ? VGPU_NO_LIMIT : ceiling_of(container_index);
   device->pitch_alignment = VGPU_DEFAULT_PITCH_ALIGNMENT;
@@ -170,6 +220,7 @@ static struct vgpu_device *prepare(struct vgpu_device *device, CUdevice ordinal,
     fill_device(device, uuid.bytes, NULL, vgpu_container_index(environment.visible_devices, ordinal));
     if (alignment > VGPU_DEFAULT_PITCH_ALIGNMENT) device->pitch_alignment = (uint64_t)alignment;
     lower_books(device);
+    open_pacers(device);
     if (device->place_count == 0) vgpu_log("GPU %d is not part of this allocation: nothing can be allocated", ordinal);
     __atomic_store_n(&device->ready, 1, __ATOMIC_RELEASE);
   }
@@ -194,6 +245,15 @@ bool vgpu_has_one_device(void) {
   return total == 1;
 }
 
+/* There is no other device to be asked about from now on. */
+static void note_only(struct vgpu_device *device) {
+  const struct vgpu_place *place = &device->places[0];
+  bool decides = device->pacer_count == 1 && device->place_count == 1 && device->pacers[0].rate.ceiling_ppm == VGPU_PPM;
+  const uint32_t *mode = decides ? &place->book->limits->devices[place->index].compute_mode : NULL;
+  __atomic_store_n(&vgpu_only_compute_mode, mode, __ATOMIC_RELEASE);
+  __atomic_store_n(&vgpu_only_device, device, __ATOMIC_RELEASE);
+}
+
 __attribute__((noinline)) struct vgpu_device *vgpu_device_current_slow(CUresult *why) {
   CUdevice ordinal = 0;
   bool is_only = vgpu_has_one_device();
@@ -203,7 +263,7 @@ __attribute__((noinline)) struct vgpu_device *vgpu_device_current_slow(CUresult 
     if (*why != CUDA_SUCCESS) return NULL;
   }
   struct vgpu_device *device = vgpu_device_at(ordinal, why);
-  if (is_only && device) __atomic_store_n(&vgpu_only_device, device, __ATOMIC_RELEASE);
+  if (is_only && device) note_only(device);
   return device;
 }
 

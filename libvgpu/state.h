@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-#include "core/quota.h"
+#include "core/pace.h"
 #include "include/cuda_api.h"
 
 enum {
@@ -43,6 +43,9 @@ struct vgpu_device {
   uint64_t pitch_alignment;  /* atomic; learnt */
   uint64_t pool_chunk_bytes; /* atomic; learnt: pools grow by multiples of this */
   CUdevice ordinal;
+  int container_index;                       /* < 0: unknown */
+  uint32_t pacer_count;                      /* as many as places; 0: GPU time is not limited */
+  struct vgpu_pacer pacers[VGPU_MAX_PLACES]; /* of the books in `places`; what one allows is allowed */
 };
 
 /* How much there is, for the program's eyes. */
@@ -84,6 +87,26 @@ static inline void vgpu_check_fork(void) {
 
 /* The device of ordinal `ordinal`, which the driver knows; NULL with *why set when the driver cannot say. */
 struct vgpu_device *vgpu_device_at(CUdevice ordinal, CUresult *why);
+
+/* Whether launches on the device are limited at all now; it may change at any time. */
+static inline bool vgpu_device_is_paced(const struct vgpu_device *device) {
+  uint32_t count = device->pacer_count;
+  if (__builtin_expect(count == 1, 1)) return vgpu_rate_is_limiting(&device->pacers[0].rate);
+  bool is_paced = count != 0;
+  for (uint32_t i = 0; i < count; i++)
+    is_paced &= vgpu_rate_is_limiting(&device->pacers[i].rate);
+  return is_paced;
+}
+
+/* Where the limits page says whether launches are limited, once it is known that no other word has a say in it (there is one
+ * device, in one book, and the environment limits nothing); a word that says no where nothing is limited. NULL. Atomic. */
+extern const uint32_t *vgpu_only_compute_mode;
+
+/* Whether a launch is free by one look at that word. False: it may be all the same. */
+static inline bool vgpu_launch_is_free(void) {
+  const uint32_t *mode = __atomic_load_n(&vgpu_only_compute_mode, __ATOMIC_RELAXED);
+  return __builtin_expect(mode && __atomic_load_n(mode, __ATOMIC_RELAXED) == VGPU_COMPUTE_NONE, 1);
+}
 
 struct vgpu_device *vgpu_device_current_slow(CUresult *why);
 

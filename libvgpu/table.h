@@ -38,6 +38,9 @@ static inline void *vgpu_real_address(enum vgpu_name name) {
 /* The driver's own function `name`, with its type; NULL when it has none. */
 #define VGPU_REAL(name) ((__typeof__(&name))vgpu_real_address(VGPU_NAME_##name))
 
+/* The same if it has been looked for; NULL may also mean that it has not. */
+#define VGPU_KNOWN(name) ((__typeof__(&name))__atomic_load_n(&vgpu_real_slots[VGPU_NAME_##name], __ATOMIC_RELAXED))
+
 /* Index of the hook of exactly this name; -1: not hooked. */
 int vgpu_hook_by_name(const char *name);
 

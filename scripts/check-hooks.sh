@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The vgpud Authors
 #
-# check-hooks.sh [LIBRARY...]: every function of the drivers that by its name may take, give back, move, map or
-# tell of memory is a HOOK or a SKIP with a reason in libvgpu/hooks.def, and every name there is one that a driver
-# exports. Judged by the lists of exported names that the simulated GPU is made from, and by the libraries named
-# (real drivers, say): what they export beyond the lists is judged the same.
+# check-hooks.sh [LIBRARY...]: every function of the drivers that by its name may take, give back, move, map or tell of
+# memory, or launch or capture work, is a HOOK or a SKIP with a reason in libvgpu/hooks.def, and every name there is one
+# that a driver exports. Judged by the lists of exported names that the simulated GPU is made from, by libvgpu/newer.sym,
+# and by the libraries named (real drivers, say): what they export beyond the lists is judged the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 def=libvgpu/hooks.def
 pattern='Mem|mem|Alloc|Free[^z]|Free$|Pool|Array|Map[^p]|Map$|Mapped|Info[^r]|Info$|Launch|Ipc|Import|Export|CtxCreate'
 pattern+='|CtxDestroy|CtxDetach|CtxAttach|PrimaryCtx|CtxSetLimit|GetProcAddress|GraphInstantiate|GraphUpload|GraphExecUpdate'
 pattern+='|GraphAddNode|NodeSetParams$|ModuleLoad|LibraryLoad|LinkCreate|GraphicsGL|GraphicsEGL|GraphicsVDPAU|GLRegister'
+pattern+='|Captur|GraphExec|NodeSetEnabled|EventRecord|RecordEvent|WaitEvent|StreamDestroy|StreamAddCallback'
+pattern+='|GetFunction$|GetKernel$|EnumerateKernels|EnumerateFunctions|(Func|Kernel)GetName'
 pattern+='|RunningProcess|FieldValues|Attributes|Fb[A-Z]|Framebuffer|TexObjectCreate|SurfObjectCreate|Multicast'
 bad=0
 say() {
@@ -19,7 +21,7 @@ say() {
   bad=1
 }
 
-known=$(cat libvgpu/sim/cuda.sym libvgpu/sim/nvml.sym | sed 's/#.*//' | awk 'NF {print $1}' | sort -u)
+known=$(cat libvgpu/sim/cuda.sym libvgpu/sim/nvml.sym libvgpu/newer.sym | sed 's/#.*//' | awk 'NF {print $1}' | sort -u)
 names=$known
 for library in "$@"; do
   exported=$(nm -D --defined-only "$library" | awk '$2 ~ /[TW]/ {sub(/@.*/, "", $3); print $3}' | grep -E '^(cu|nvml)')

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * launches.c - contract in launches.h: core/pace.h in real time.
+ */
+#include "launches.h"
+
+#include <errno.h>
+
+#include "clock.h"
+#include "core/sys.h"
+
+enum { FUTEX_WAIT = 0 };
+
+#define PIECE_NS ((uint64_t)100000000)   /* a thread that waits says so again this often */
+#define PAUSE_MIN_NS ((uint64_t)20000)   /* between two looks for a measurement; they double up to */
+#define PAUSE_MAX_NS ((uint64_t)1000000) /* this */
+#define BUSY_PATIENCE_NS \
+  ((uint64_t)3000000000) /* a first launch may depend on the second one: it goes after this time */
+#define COLLECTIVE_DEBT_NS ((uint64_t)200000000) /* debt from which on a group of collectives is kept waiting */
+
+struct vgpu_costs vgpu_launch_costs;
+
+static const struct vgpu_limits_device *limits_of(const struct vgpu_pacer *pacer) {
+  return &pacer->rate.book->limits->devices[pacer->rate.device];
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+static void nap(uint64_t ns) {
+  vgpu_sys_nanosleep((int64_t)ns);
+}
+
+/* Sleeps until the rate is no longer of `generation`, for `ns` at most, or until a signal was handled. */
+static void wait_for_rate(const struct vgpu_pacer *pacer, uint32_t generation, uint64_t ns) {
+  struct vgpu_timespec time = {(int64_t)(ns / 1000000000), (int64_t)(ns % 1000000000)};
+  const uint32_t *word = &limits_of(pacer)->rate_generation;
+  long result = vgpu_syscall4(__NR_futex, (long)word, FUTEX_WAIT, (long)generation, (long)&time);
+  if (result != 0 && result != -EAGAIN && result != -EINTR && result != -ETIMEDOUT) nap(ns);
+}
+
+/* Asks the device's books in turn: the first one that has credit is charged. 0, or the least time to wait, for *pacer,
+ * whose rate is of *generation. */
+static uint64_t ask(const struct vgpu_device *device, struct vgpu_cost *cost, uint64_t now_ns, uint64_t waited_ns,
+                    uint64_t patience_ns, struct vgpu_ticket *ticket, struct vgpu_pacer **pacer, uint32_t *generation) {
+  uint64_t least_ns = UINT64_MAX;
+  for (uint32_t i = 0; i < device->pacer_count && least_ns != 0; i++) {
+    struct vgpu_pacer *one = (struct vgpu_pacer *)&device->pacers[i];
+    uint32_t seen = __atomic_load_n(&limits_of(one)->rate_generation, __ATOMIC_ACQUIRE);
+    uint64_t wait_ns = vgpu_pace(one, cost, now_ns, waited_ns, patience_ns, ticket);
+    if (wait_ns >= least_ns) continue;
+    least_ns = wait_ns;
+    *pacer = one;
+    *generation = seen;
+  }
+  return least_ns;
+}
+
+/* The least debt of the device's books. */
+static uint64_t debt_of(const struct vgpu_device *device, uint64_t now_ns) {
+  uint64_t least_ns = UINT64_MAX;
+  for (uint32_t i = 0; i < device->pacer_count; i++)
+    least_ns = smaller(least_ns, vgpu_rate_debt_ns((struct vgpu_rate_book *)&device->pacers[i].rate, now_ns));
+  return least_ns;
+}
+
+/* How long this launch may be kept waiting. */
+static uint64_t patience_of(const struct vgpu_device *device, struct vgpu_cost *cost, CUfunction named,
+                            uint64_t now_ns) {
+  uint32_t flags = __atomic_load_n(&cost->flags, __ATOMIC_RELAXED);
+  if (!(flags & VGPU_COST_NAMED) && !vgpu_marks_are_held() && cost != &vgpu_launch_costs.last_resort) {
+    bool is_collective = named && vgpu_is_collective(named, true);
+    flags = __atomic_or_fetch(&cost->flags, VGPU_COST_NAMED | (is_collective ? VGPU_COST_COLLECTIVE : 0U),
+                              __ATOMIC_RELAXED);
+  }
+  if (!(flags & VGPU_COST_COLLECTIVE)) return VGPU_WAIT_MAX_NS;
+  bool may_wait = vgpu_group_is_first(device->ordinal) && debt_of(device, now_ns) >= COLLECTIVE_DEBT_NS;
+  return may_wait ? VGPU_WAIT_MAX_NS : 0;
+}
+
+/* A thread that is kept waiting for GPU time, and what the usage page was last told of it. */
+struct wait {
+  struct vgpu_pacer *pacer; /* NULL: it does not wait */
+  uint64_t told_ns;
+};
+
+static void end_wait(struct wait *wait, uint64_t now_ns) {
+  if (wait->pacer) vgpu_rate_waited(&wait->pacer->rate, now_ns, now_ns - wait->told_ns);
+  wait->pacer = NULL;
+}
+
+/* Begins to wait, or goes on waiting, for `pacer`. */
+static void tell_wait(struct wait *wait, struct vgpu_pacer *pacer, uint64_t now_ns, uint64_t wait_ns) {
+  if (wait->pacer != pacer) end_wait(wait, now_ns);
+  uint64_t waited_ns = wait->pacer ? now_ns - wait->told_ns : 0;
+  if (wait->pacer && waited_ns == 0) return; /* no time passed: 0 would be another beginning */
+  vgpu_rate_waiting(&pacer->rate, now_ns, now_ns + wait_ns, waited_ns);
+  *wait = (struct wait){pacer, now_ns};
+}
+
+__attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launch, const struct vgpu_device *device,
+                                                       struct vgpu_cost *cost, CUfunction named) {
+  uint64_t begun_ns = vgpu_now_ns(), now_ns = begun_ns, pause_ns = PAUSE_MIN_NS;
+  uint64_t patience_ns = patience_of(device, cost, named, now_ns);
+  struct vgpu_pacer *pacer = NULL;
+  struct wait wait = {NULL, 0};
+  uint32_t generation = 0;
+  launch->ticket = (struct vgpu_ticket){.cost = NULL};
+  vgpu_marks_harvest(false);
+  for (;;) {
+    launch->ticket.blind |= vgpu_marks_are_held() || now_ns - begun_ns > BUSY_PATIENCE_NS;
+    uint64_t wait_ns = ask(device, cost, now_ns, now_ns - begun_ns, patience_ns, &launch->ticket, &pacer, &generation);
+    if (wait_ns == 0) break;
+    if (launch->ticket.busy) {
+      nap(pause_ns);
+      pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
+    } else {
+      tell_wait(&wait, pacer, now_ns, wait_ns);
+      wait_for_rate(pacer, generation, smaller(wait_ns, PIECE_NS));
+    }
+    vgpu_marks_harvest(true);
+    now_ns = vgpu_now_ns();
+  }
+  end_wait(&wait, now_ns);
+  launch->pacer = pacer;
+}
+
+void vgpu_launch_mark(struct vgpu_launch *launch, CUstream stream) {
+  vgpu_marks_harvest(false);
+  launch->stream = stream;
+  launch->mark = vgpu_mark_begin(stream);
+}
+
+__attribute__((noinline, cold)) void vgpu_launch_prepare(struct vgpu_launch *launch, const struct vgpu_device *device,
+                                                         const struct vgpu_cost *cost, CUstream stream) {
+  if (__atomic_load_n(&cost->flags, __ATOMIC_RELAXED) & VGPU_COST_COLLECTIVE) {
+    vgpu_group_enter(device->ordinal);
+  } else if (__atomic_load_n(&vgpu_group_count, __ATOMIC_RELAXED) != 0) {
+    vgpu_group_leave();
+  }
+  if (launch->ticket.sample) vgpu_launch_mark(launch, stream);
+}
+
+__attribute__((noinline, cold)) void vgpu_launch_settle(struct vgpu_launch *launch, CUresult result) {
+  if (!launch->pacer) return;
+  if (result != CUDA_SUCCESS) {
+    if (launch->mark) vgpu_mark_drop(launch->mark);
+    vgpu_pace_refused(launch->pacer, &launch->ticket);
+    return;
+  }
+  if (launch->mark && vgpu_mark_end(launch->mark, launch->stream, launch->pacer, &launch->ticket)) return;
+  vgpu_pace_unmeasured(launch->pacer, &launch->ticket);
+}
+
+void vgpu_launch_doubt(CUgraphExec graph) {
+  if (!vgpu_is_limiting()) return;
+  vgpu_check_fork();
+  vgpu_cost_doubt(vgpu_cost_find(&vgpu_launch_costs, graph, 0, 0));
+}
+
+void vgpu_launch_forget(CUgraphExec graph) {
+  if (!vgpu_is_limiting()) return;
+  vgpu_check_fork();
+  vgpu_cost_doubt(vgpu_cost_find(&vgpu_launch_costs, graph, 0, 0));
+}
+
+void vgpu_launches_forget(void) {
+  for (int i = 0; i < VGPU_COST_ENTRIES; i++) {
+    struct vgpu_cost *cost = &vgpu_launch_costs.entries[i];
+    if (cost->key) *cost = (struct vgpu_cost){.key = 0};
+  }
+  vgpu_launch_costs.last_resort = (struct vgpu_cost){.key = 0};
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * marks.c - contract in marks.h. A fixed set of pairs; a pair keeps its two events for as long as their context lives.
+ * Each is worked on by the one thread that took it by compare-and-swap; no lock is held over a driver call.
+ */
+#include "marks.h"
+
+#include "claim.h"
+#include "core/sys.h"
+#include "table.h"
+
+enum {
+  MARKS = 64,           /* launches that are measured at the same time */
+  LOOK_AT = 8,          /* pairs that one look asks for */
+  NOT_READY_ENOUGH = 2, /* and after so many that are not done, it stops */
+  HOLD_SPINS = 10000    /* yields; a thread that never leaves (cancelled, left by longjmp) is not waited for longer */
+};
+
+enum { FREE, TAKEN, UNDER_WAY };
+
+struct vgpu_mark {
+  uint32_t state;    /* atomic */
+  CUcontext context; /* that the events belong to; NULL: there are none yet. Atomic */
+  CUevent begin, end;
+  struct vgpu_pacer *pacer;
+  struct vgpu_ticket ticket;
+};
+
+static struct vgpu_mark marks[MARKS];
+static uint32_t under_way; /* atomic; pairs in that state */
+static uint32_t next_look; /* atomic; where the next look begins */
+static uint32_t holds;     /* atomic */
+static uint32_t inside;    /* atomic; threads of ours in a driver call that a capture must not meet */
+
+/* Either this sees the hold, or the holder sees us and waits. */
+static bool enter(void) {
+  __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&holds, __ATOMIC_SEQ_CST) == 0) return true;
+  __atomic_sub_fetch(&inside, 1, __ATOMIC_RELEASE);
+  return false;
+}
+
+static void leave(void) {
+  __atomic_sub_fetch(&inside, 1, __ATOMIC_RELEASE);
+}
+
+bool vgpu_marks_are_held(void) {
+  return __atomic_load_n(&holds, __ATOMIC_RELAXED) != 0;
+}
+
+void vgpu_marks_hold(void) {
+  __atomic_add_fetch(&holds, 1, __ATOMIC_SEQ_CST);
+  for (int i = 0; i < HOLD_SPINS && __atomic_load_n(&inside, __ATOMIC_SEQ_CST) != 0; i++)
+    vgpu_sys_sched_yield();
+}
+
+void vgpu_marks_release(void) {
+  __atomic_sub_fetch(&holds, 1, __ATOMIC_RELEASE);
+}
+
+static bool take(struct vgpu_mark *mark, uint32_t from) {
+  return __atomic_load_n(&mark->state, __ATOMIC_RELAXED) == from &&
+         __atomic_compare_exchange_n(&mark->state, &from, TAKEN, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+static void put_back(struct vgpu_mark *mark, uint32_t state) {
+  __atomic_store_n(&mark->state, state, __ATOMIC_RELEASE);
+}
+
+static CUcontext context_of(const struct vgpu_mark *mark) {
+  return __atomic_load_n(&mark->context, __ATOMIC_RELAXED);
+}
+
+/* A free pair of this context; else one without events; else one of another context. NULL. */
+static struct vgpu_mark *take_free(CUcontext context) {
+  for (int wanted = 0; wanted < 3; wanted++) {
+    for (int i = 0; i < MARKS; i++) {
+      CUcontext of = context_of(&marks[i]);
+      bool is_it = wanted == 0 ? of == context : wanted == 1 ? of == NULL : of != context;
+      if (is_it && take(&marks[i], FREE)) return &marks[i];
+    }
+  }
+  return NULL;
+}
+
+/* Forgets the events; the driver is asked to destroy them if it may be. */
+static void drop_events(struct vgpu_mark *mark, bool destroy) {
+  __typeof__(&cuEventDestroy_v2) real = VGPU_REAL(cuEventDestroy_v2);
+  CUcontext context = context_of(mark);
+  __atomic_store_n(&mark->context, NULL, __ATOMIC_RELAXED);
+  if (!destroy || !context || !real || !enter()) return;
+  real(mark->begin);
+  real(mark->end);
+  leave();
+}
+
+static bool create_events(struct vgpu_mark *mark, CUcontext context) {
+  __typeof__(&cuEventCreate) create = VGPU_REAL(cuEventCreate);
+  __typeof__(&cuEventDestroy_v2) destroy = VGPU_REAL(cuEventDestroy_v2);
+  bool is_made = false;
+  if (!create || !destroy || !enter()) return false;
+  if (create(&mark->begin, 0) == CUDA_SUCCESS) {
+    is_made = create(&mark->end, 0) == CUDA_SUCCESS;
+    if (!is_made) destroy(mark->begin);
+  }
+  leave();
+  if (is_made) __atomic_store_n(&mark->context, context, __ATOMIC_RELAXED);
+  return is_made;
+}
+
+static bool record(CUevent event, CUstream stream) {
+  __typeof__(&cuEventRecord) real = VGPU_REAL(cuEventRecord);
+  return real && !vgpu_marks_are_held() && real(event, stream) == CUDA_SUCCESS;
+}
+
+struct vgpu_mark *vgpu_mark_begin(CUstream stream) {
+  if (vgpu_marks_are_held()) return NULL;
+  CUcontext context = vgpu_current_context();
+  struct vgpu_mark *mark = context ? take_free(context) : NULL;
+  if (!mark) return NULL;
+  if (context_of(mark) != context) {
+    drop_events(mark, true);
+    if (!create_events(mark, context)) return vgpu_mark_drop(mark), NULL;
+  }
+  if (record(mark->begin, stream)) return mark;
+  vgpu_mark_drop(mark);
+  return NULL;
+}
+
+void vgpu_mark_drop(struct vgpu_mark *mark) {
+  put_back(mark, FREE);
+}
+
+bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *pacer,
+                   const struct vgpu_ticket *ticket) {
+  mark->pacer = pacer;
+  mark->ticket = *ticket;
+  bool is_recorded = record(mark->end, stream);
+  if (is_recorded) __atomic_add_fetch(&under_way, 1, __ATOMIC_RELAXED);
+  put_back(mark, is_recorded ? UNDER_WAY : FREE);
+  return is_recorded;
+}
+
+/* Asks the driver about a pair that this thread has taken. CUDA_ERROR_NOT_READY: not yet. */
+static CUresult look(const struct vgpu_mark *mark, float *milliseconds) {
+  __typeof__(&cuEventQuery) query = VGPU_REAL(cuEventQuery);
+  __typeof__(&cuEventElapsedTime) elapsed = VGPU_REAL(cuEventElapsedTime);
+  if (!query || !elapsed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!enter()) return CUDA_ERROR_NOT_READY;
+  CUresult result = query(mark->end);
+  if (result == CUDA_SUCCESS) result = elapsed(milliseconds, mark->begin, mark->end);
+  leave();
+  return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_ERROR_NOT_READY : result; /* no context is current here */
+}
+
+/* Looks at one pair that is under way. False: it is not done. */
+static bool harvest(struct vgpu_mark *mark) {
+  float milliseconds = 0;
+  CUresult result = look(mark, &milliseconds);
+  if (result == CUDA_ERROR_NOT_READY) {
+    put_back(mark, UNDER_WAY);
+    return false;
+  }
+  struct vgpu_ticket ticket = mark->ticket;
+  struct vgpu_pacer *pacer = mark->pacer;
+  if (result != CUDA_SUCCESS) drop_events(mark, false); /* whatever is wrong with them, others may do better */
+  __atomic_sub_fetch(&under_way, 1, __ATOMIC_RELAXED);
+  put_back(mark, FREE);
+  if (result == CUDA_SUCCESS && milliseconds >= 0) {
+    vgpu_pace_measured(pacer, &ticket, (uint64_t)((double)milliseconds * 1e6));
+  } else {
+    vgpu_pace_unmeasured(pacer, &ticket);
+  }
+  return true;
+}
+
+unsigned vgpu_marks_harvest(bool all) {
+  unsigned done = 0, asked = 0, not_ready = 0;
+  if (__atomic_load_n(&under_way, __ATOMIC_RELAXED) == 0 || vgpu_marks_are_held()) return 0;
+  uint32_t first = __atomic_load_n(&next_look, __ATOMIC_RELAXED);
+  for (uint32_t i = 0; i < MARKS; i++) {
+    struct vgpu_mark *mark = &marks[(first + i) % MARKS];
+    if (!take(mark, UNDER_WAY)) continue;
+    bool is_done = harvest(mark);
+    done += is_done;
+    not_ready += !is_done;
+    if (all || (++asked < LOOK_AT && not_ready < NOT_READY_ENOUGH)) continue;
+    __atomic_store_n(&next_look, (first + i + 1) % MARKS, __ATOMIC_RELAXED);
+    break;
+  }
+  return done;
+}
+
+void vgpu_marks_forget_context(CUcontext context) {
+  for (int i = 0; i < MARKS; i++) {
+    struct vgpu_mark *mark = &marks[i];
+    if (context_of(mark) != context) continue;
+    if (take(mark, UNDER_WAY)) {
+      __atomic_sub_fetch(&under_way, 1, __ATOMIC_RELAXED);
+      vgpu_pace_unmeasured(mark->pacer, &mark->ticket);
+    } else if (!take(mark, FREE)) {
+      continue; /* a thread launches in a context that another one ends: theirs to answer for */
+    }
+    drop_events(mark, true);
+    put_back(mark, FREE);
+  }
+}
+
+void vgpu_marks_forget(void) {
+  for (int i = 0; i < MARKS; i++)
+    marks[i] = (struct vgpu_mark){.state = FREE};
+  under_way = 0;
+  holds = 0;
+  inside = 0;
+}
