@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * mkpages.c - makes an allocation's pages for tests: mkpages DIRECTORY KEY UUID=BYTES...
- * Prints nothing. The real ones are made by the agent; the layout is the same header's.
+ * mkpages.c - makes an allocation's pages for tests: mkpages DIRECTORY KEY UUID=BYTES[,PERCENT[,MODE]]...
+ * MODE is that of enum vgpu_compute_mode, hard unless given; no PERCENT: GPU time is not limited. Prints nothing. The real ones are made by the agent; the layout is the same header's.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,6 +24,18 @@ static int write_file(const char *directory, const char *name, const void *bytes
   return close(fd);
 }
 
+/* What follows the bytes: ",PERCENT,MODE". The line begins at time 0 of the clock, and nobody steers. */
+static void set_share(struct vgpu_limits_device *device, const char *rest) {
+  if (*rest != ',') return;
+  char *mode;
+  uint32_t share = (uint32_t)(strtod(rest + 1, &mode) * VGPU_PPM / 100);
+  device->share_ppm = share;
+  device->ceiling_ppm = VGPU_PPM;
+  device->compute_mode = *mode == ',' ? (uint32_t)atoi(mode + 1) : VGPU_COMPUTE_HARD;
+  for (int i = 0; i < 2; i++)
+    device->rates[i] = (struct vgpu_rate){.rate_ppm = share, .scale_ppm = VGPU_PPM};
+}
+
 int main(int argc, char **argv) {
   static union {
     struct vgpu_limits_page page;
@@ -43,7 +55,8 @@ int main(int argc, char **argv) {
     *value = 0;
     snprintf((char *)limits.page.devices[i].uuid, VGPU_UUID_BYTES, "%s", argv[3 + i]);
     limits.page.devices[i].slice_count = 1;
-    limits.page.devices[i].memory_limit_bytes = strtoull(value + 1, NULL, 10);
+    limits.page.devices[i].memory_limit_bytes = strtoull(value + 1, &value, 10);
+    set_share(&limits.page.devices[i], value);
   }
   size_t usage_bytes = vgpu_usage_page_bytes(count);
   void *usage = calloc(1, usage_bytes);

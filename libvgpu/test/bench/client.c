@@ -9,14 +9,6 @@
 
 #include "../apps/driver.h"
 
-typedef struct CUmod_st *CUmodule;
-typedef struct CUfunc_st *CUfunction;
-
-CUresult cuModuleLoadData(CUmodule *module, const void *image);
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                        unsigned bz, unsigned shared_bytes, CUstream stream, void **parameters, void **extra);
-
 static CUfunction kernel;
 
 static void alloc_free(int count) {

@@ -42,7 +42,9 @@ with "$work/one" "an error in the environment" CUDA_DEVICE_MEMORY_LIMIT=4Gx "$bi
 unset CUDA_VISIBLE_DEVICES
 
 # A kill between making the state file and writing its header leaves a page of zeros: the next process starts it.
-rm -f "$work/zeros" && truncate -s 544768 "$work/zeros"
+CUDA_VISIBLE_DEVICES=0 CUDA_DEVICE_MEMORY_LIMIT=1m CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/whole" LD_PRELOAD="$lib" \
+  "$bin/memory" limit "$MIB" >/dev/null
+truncate -s "$(stat -c %s "$work/whole")" "$work/zeros"
 run "a state file that was never begun" env LD_PRELOAD="$lib" CUDA_VISIBLE_DEVICES=0 CUDA_DEVICE_MEMORY_LIMIT=300m \
   CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/zeros" "$bin/memory" exact $((300 * MIB))
 

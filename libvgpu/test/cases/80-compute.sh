@@ -1,0 +1,52 @@
+# shellcheck shell=bash disable=SC2154
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The vgpud Authors
+#
+# Shares of a GPU's time: every way to launch, long kernels, threads, processes, signals, kills, captures; on the simulated
+# GPU, and where calls are counted on a driver that logs them.
+share() { # share NAME CASE PERCENT [VARIABLE=VALUE...]: on the simulated GPU
+  run "$1" env LD_PRELOAD="$lib" CUDA_DEVICE_SM_LIMIT="$3" "${@:4}" "$bin/compute" "$2" "$3"
+}
+logged() { # logged NAME PROGRAM CASE PERCENT [VARIABLE=VALUE...]: on the logging driver, as its only GPU
+  run "$1" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_PRELOAD="$lib" CUDA_DEVICE_SM_LIMIT="$4" "${@:5}" \
+    "$bin/$2" "$3" "$4"
+}
+
+new_card memory=16384MiB
+share "every way to launch" paths 30
+share "graphs of 100 kernels" graphs 30
+share "kernels of 100 ms" long 20
+share "signals during a wait" signals 20
+share "threads share" threads 30
+share "processes share" processes 30 CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/compute-cache"
+share "kills during waits" kill 30 CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/compute-cache"
+
+# What people write, and what only lowers.
+run "a share that cannot be read is 1 percent" env LD_PRELOAD="$lib" CUDA_DEVICE_SM_LIMIT=30% "$bin/compute" plain 1
+check "says so once" -- \
+  [ "$(grep -c '^vgpud: cannot read the compute limit CUDA_DEVICE_SM_LIMIT=30%: 1 percent holds' "$work/stderr")" = 1 ]
+first=$(uuid_of 0)
+pages "$work/share" k1 "$first=$((1000 * MIB)),40"
+run "a share from pages" env LD_PRELOAD="$work/share/libvgpu.so" "$bin/compute" plain 40
+run "the environment asks for more" env LD_PRELOAD="$work/share/libvgpu.so" CUDA_DEVICE_SM_LIMIT=90 "$bin/compute" plain 40
+run "the environment asks for less" env LD_PRELOAD="$work/share/libvgpu.so" CUDA_DEVICE_SM_LIMIT=20 "$bin/compute" plain 20
+pages "$work/shares" k1 "$first=$((1000 * MIB)),10"
+pages "$work/shares" k2 "$first=$((1000 * MIB)),30"
+run "two allocations of one GPU add up" env LD_PRELOAD="$work/shares/libvgpu.so" "$bin/compute" plain 40
+run "the environment lowers their sum" env LD_PRELOAD="$work/shares/libvgpu.so" CUDA_DEVICE_SM_LIMIT=20 "$bin/compute" \
+  plain 20
+
+logged "every way to launch, counted" compute paths 30
+logged "a forked child" compute fork 30
+logged "captures in three modes" counts capture 30
+logged "a capture that is held open" counts held 30
+logged "refused launches" counts refused 30
+logged "collectives" counts collectives 30
+logged "collectives of an older driver" counts collectives 30 FAKE_OLD_DRIVER=1
+logged "contexts that end" counts contexts 30
+pages "$work/usual" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),99
+run "the usual launch" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_PRELOAD="$work/usual/libvgpu.so" \
+  "$bin/counts" usual
+pages "$work/pair" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),20 \
+  GPU-a1000000-0000-0000-0000-000000000000=$((1000 * MIB)),40
+run "two GPUs" env LD_LIBRARY_PATH="$bin/gpu" LD_PRELOAD="$work/pair/libvgpu.so" "$bin/counts" two
