@@ -23,13 +23,17 @@
 #define ELAPSED_MAX_NS ((uint64_t)86400 * 1000000000) /* above: the driver gave nonsense */
 
 enum {
-  MEAN_SAMPLES = 16,      /* the mean follows changes as one over so many samples */
-  FALL_SHIFT = 1,         /* the envelope falls by this part (a power of two) of a difference, */
-  RISE_SHIFT = 4,         /* and rises by this */
-  DEVIATION_SHIFT = 3,    /* the deviation follows by this */
-  STEADY_PART = 10,       /* steady: the deviation is at most this part of the estimate, */
-  STEADY_SAMPLES = 8,     /* after so many samples */
-  GUESSES_BELIEVED = 4096 /* guesses that are put right, at most */
+  MEAN_SAMPLES = 16,       /* the mean follows changes as one over so many samples, */
+  MEAN_SAMPLES_WIDE = 256, /* or over so many where they differ much */
+  FALL_SHIFT = 1,          /* the envelope falls by this part (a power of two) of a difference, */
+  RISE_SHIFT = 4,          /* and rises by this */
+  DEVIATION_SHIFT = 5,     /* the deviation follows by this */
+  STEADY_PART = 10,        /* steady: the deviation is at most this part of the estimate, */
+  WIDE_PART = 4,           /* they differ much: from this part on, */
+  NARROW_PART = 16,        /* to this part */
+  STEADY_SAMPLES = 8,      /* after so many samples */
+  ABOVE_MOST = 16,         /* samples in a row above twice the estimate */
+  GUESSES_BELIEVED = 4096  /* guesses that are put right, at most */
 };
 
 /* Twice the logarithm to the base of 2, rounded down. */
@@ -104,41 +108,53 @@ void vgpu_cost_give_up(struct vgpu_cost *cost) {
   vgpu_store(&cost->first, 0u);
 }
 
-/* The estimate after sample number `samples` (from 1). */
-static uint64_t estimate(uint64_t cost, uint64_t sample, uint32_t samples, bool alone) {
+/* The estimate after sample number `samples` (from 1). `wide`: the samples differ much. */
+static uint64_t estimate(uint64_t cost, uint64_t sample, uint32_t samples, bool alone, bool wide) {
   if (samples <= 1 || (samples == 2 && (alone || sample < cost))) {
     return sample;
   }
   if (alone) {
-    uint64_t weight = samples - 1 < MEAN_SAMPLES ? samples - 1 : MEAN_SAMPLES;
+    uint64_t most = wide ? MEAN_SAMPLES_WIDE : MEAN_SAMPLES, weight = samples - 1 < most ? samples - 1 : most;
     return sample > cost ? cost + (sample - cost) / weight : cost - (cost - sample) / weight;
   }
   return sample > cost ? cost + ((sample - cost) >> RISE_SHIFT) : cost - ((cost - sample) >> FALL_SHIFT);
 }
 
-static uint64_t deviation(uint64_t before, uint64_t difference, uint64_t cost, uint32_t samples) {
-  if (samples <= 2) {
-    return difference;
-  }
-  uint64_t after = before - (before >> DEVIATION_SHIFT) + (difference >> DEVIATION_SHIFT);
-  bool jumped = difference > cost / 2;
-  return jumped && after < difference / 2 ? difference / 2 : after;
-}
-
-/* Whether each launch is to be measured, after one that took `sample`. */
-static void mark_long(struct vgpu_cost *cost, uint64_t sample, uint64_t now_cost, bool steady) {
+/* The flags after one more sample. What decides how often launches are measured, and how fast the mean moves, must not
+ * follow the estimate about: else it would be measured less, or move more, just when it is too low. So the deviation is
+ * a slow mean, and there is a gap between becoming wide and being so no longer. */
+static void mark(struct vgpu_cost *cost, uint64_t sample, uint64_t difference, uint64_t after, uint32_t samples) {
   uint32_t launches = vgpu_load_relaxed(&cost->launches), flags = vgpu_load_relaxed(&cost->flags);
+  uint64_t spread = vgpu_load_relaxed(&cost->deviation_ns);
   uint32_t wanted = flags & ~(uint32_t)(VGPU_COST_LONG | VGPU_COST_STEADY);
-  if (sample >= VGPU_COST_LONG_NS || now_cost >= VGPU_COST_LONG_NS) {
+  if (sample >= VGPU_COST_LONG_NS || after >= VGPU_COST_LONG_NS) {
     vgpu_store_relaxed(&cost->long_launch, launches);
     wanted |= VGPU_COST_LONG;
   } else if ((flags & VGPU_COST_LONG) != 0 && launches - vgpu_load_relaxed(&cost->long_launch) < VGPU_COST_LONG_AGO) {
     wanted |= VGPU_COST_LONG;
   }
-  wanted |= steady ? (uint32_t)VGPU_COST_STEADY : 0;
+  spread = samples <= 2 ? difference : spread - (spread >> DEVIATION_SHIFT) + (difference >> DEVIATION_SHIFT);
+  vgpu_store_relaxed(&cost->deviation_ns, spread);
+  if (spread > after / WIDE_PART) {
+    wanted |= VGPU_COST_WIDE;
+  } else if (spread < after / NARROW_PART) {
+    wanted &= ~(uint32_t)VGPU_COST_WIDE;
+  }
+  if (samples >= STEADY_SAMPLES && spread <= after / STEADY_PART && difference <= after / 2) {
+    wanted |= VGPU_COST_STEADY;
+  }
   if (wanted != flags) { /* whoever changed another flag meanwhile is not overruled */
     __atomic_compare_exchange_n(&cost->flags, &flags, wanted, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }
+}
+
+/* True if the key's content is another by now: so many samples in a row are far above the mean of no distribution. (Far
+ * below it they may be: of one with rare long ones. The estimate then falls as fast as a mean does.) */
+static bool is_another(struct vgpu_cost *cost, uint64_t sample, uint64_t before) {
+  uint32_t above = sample / 2 > before ? vgpu_load_relaxed(&cost->above) + 1 : 0;
+  bool another = above >= ABOVE_MOST;
+  vgpu_store_relaxed(&cost->above, another ? 0 : above);
+  return another;
 }
 
 static int64_t too_low(uint64_t real, uint64_t charged) {
@@ -166,16 +182,18 @@ int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t ch
   sample = sample < VGPU_COST_MAX_NS ? sample : VGPU_COST_MAX_NS;
   uint32_t samples = before != 0 ? vgpu_load_relaxed(&cost->samples) : 0;
   samples += samples < UINT32_MAX;
-  uint64_t after = estimate(before, sample, samples, alone);
+  uint32_t flags = vgpu_load_relaxed(&cost->flags);
+  if (is_another(cost, sample, before)) {
+    samples = 1;
+  }
+  uint64_t after = estimate(before, sample, samples, alone, (flags & VGPU_COST_WIDE) != 0);
   uint64_t difference = samples <= 1 ? 0 : sample > before ? sample - before : before - sample;
-  uint64_t spread = deviation(vgpu_load_relaxed(&cost->deviation_ns), difference, after, samples);
-  bool each = (vgpu_load_relaxed(&cost->flags) & VGPU_COST_LONG) != 0;
-  vgpu_store_relaxed(&cost->deviation_ns, spread);
   vgpu_store_relaxed(&cost->samples, samples);
-  mark_long(cost, sample, after, samples >= STEADY_SAMPLES && spread <= after / STEADY_PART);
+  mark(cost, sample, difference, after, samples);
   vgpu_store(&cost->cost_ns, after);
   vgpu_store(&cost->first, 0u);
-  bool exact = charged_ns == 0 || (alone && (each || sample >= VGPU_COST_LONG_NS || samples <= 2));
+  bool exact =
+      charged_ns == 0 || (alone && ((flags & VGPU_COST_LONG) != 0 || sample >= VGPU_COST_LONG_NS || samples <= 2));
   int64_t guessed = vgpu_load_relaxed(&cost->guesses) != 0 ? put_guesses_right(cost, after) : 0;
   return guessed + (exact ? too_low(sample, charged_ns) : 0);
 }

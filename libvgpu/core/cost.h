@@ -39,7 +39,8 @@ struct vgpu_cost {
   uint32_t flags;        /* enum vgpu_cost_flags */
   uint32_t guesses;      /* launches that were charged by guess before the cost was known */
   uint32_t long_launch;  /* value of `launches` at the last one that was long */
-  uint64_t reserved[2];  /* one cache line each */
+  uint32_t above;        /* samples in a row that were more than twice the estimate */
+  uint32_t reserved[3];  /* one cache line each */
 };
 
 enum vgpu_cost_flags {
@@ -47,7 +48,8 @@ enum vgpu_cost_flags {
   VGPU_COST_COLLECTIVE = 2, /* a collective: may spin until its peers run, so it must not be kept waiting */
   VGPU_COST_STEADY = 4,     /* the samples differ little */
   VGPU_COST_LONG = 8,       /* measure each launch: long ones are, or were of late, among them */
-  VGPU_COST_DOUBTED = 16    /* measure the next launch */
+  VGPU_COST_DOUBTED = 16,   /* measure the next launch */
+  VGPU_COST_WIDE = 32       /* the samples differ much */
 };
 
 struct vgpu_costs {
