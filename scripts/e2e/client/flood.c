@@ -19,6 +19,7 @@
 //   devices=1          devices, which the threads take in turn
 //   sync=none          none, each (wait for the GPU after each launch)
 //   pause_ms=0         rest between two launches
+//   on_ms=0 off_ms=0   launch for so long, then rest for so long, from the beginning; 0: always launch
 //   grid=1024 block=256
 //   bytes=0            device memory that is held meanwhile
 //   log=0              1: a line for each launch
@@ -41,7 +42,7 @@ enum { MAX_STREAMS = 64, MAX_THREADS = 256, MAX_PROCESSES = 64, MAX_NODES = 1000
 
 static struct {
   const char *kernel, *path, *other, *first, *sync;
-  double seconds, pause_ms;
+  double seconds, pause_ms, on_ms, off_ms;
   long count, nodes, streams, threads, processes, devices, grid, block, bytes, log;
 } options = {.kernel = "busy_1ms",
              .path = "launch",
@@ -101,6 +102,7 @@ static void set_option(const char *text) {
       {"threads", NULL, NULL, &options.threads},   {"processes", NULL, NULL, &options.processes},
       {"grid", NULL, NULL, &options.grid},         {"block", NULL, NULL, &options.block},
       {"bytes", NULL, NULL, &options.bytes},       {"log", NULL, NULL, &options.log},
+      {"on_ms", NULL, &options.on_ms, NULL},       {"off_ms", NULL, &options.off_ms, NULL},
       {"devices", NULL, NULL, &options.devices},
   };
   const char *value = strchr(text, '=');
@@ -223,10 +225,18 @@ static void replay(struct worker *worker, void *stream) {
   CALL(cuGraphExecKernelNodeSetParams, worker->executable, worker->node, &parameters);
 }
 
-static void rest(void) {
-  struct timespec pause = {.tv_sec = (time_t)(options.pause_ms / 1000)};
-  pause.tv_nsec = (long)((options.pause_ms - 1000.0 * (double)pause.tv_sec) * 1e6);
-  if (options.pause_ms > 0) nanosleep(&pause, NULL);
+static void rest(double ms) {
+  struct timespec pause = {.tv_sec = (time_t)(ms / 1000)};
+  pause.tv_nsec = (long)((ms - 1000.0 * (double)pause.tv_sec) * 1e6);
+  if (ms > 0) nanosleep(&pause, NULL);
+}
+
+// rest_of_phase rests until the next phase of launching begins, if this is not one.
+static void rest_of_phase(void) {
+  double length = options.on_ms + options.off_ms, at = (double)(now_ns() - begun_ns) / 1e6;
+  if (options.on_ms <= 0) return;
+  at -= length * (double)(uint64_t)(at / length);
+  if (at >= options.on_ms) rest(length - at);
 }
 
 static void *work(void *argument) {
@@ -235,6 +245,7 @@ static void *work(void *argument) {
   choose_device(worker);
   while (now_ns() - begun_ns < length && (options.count == 0 || worker->launches < options.count)) {
     void *stream = worker->streams[worker->launches % options.streams];
+    rest_of_phase();
     uint64_t before = now_ns();
     if (is_graph())
       replay(worker, stream);
@@ -249,7 +260,7 @@ static void *work(void *argument) {
     }
     worker->launches++;
     if (strcmp(options.sync, "each") == 0) CALL(cuCtxSynchronize);
-    rest();
+    rest(options.pause_ms);
   }
   return NULL;
 }
