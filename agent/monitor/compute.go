@@ -46,9 +46,9 @@ type Utilization struct {
 // samePeriod is how far apart the times of samples of one period can lie; periods are at least twice as long.
 const samePeriod = time.Second / 12
 
-// CollectCompute merges what the pages and the driver say at time now: samples of processes become samples of the allocation
-// that keys names. A process that keys does not have holds none.
-func CollectCompute(now time.Duration, tenants []source.ComputeUsage, samples []source.ProcessUtilization, keys map[int]string) *Compute {
+// CollectCompute merges what the pages and the driver say at time now: samples of processes become samples of that of their
+// allocations, by keys, which is a tenant of the GPU. A process without one is foreign there.
+func CollectCompute(now time.Duration, tenants []source.ComputeUsage, samples []source.ProcessUtilization, keys map[int][]string) *Compute {
 	compute := &Compute{Now: now, Tenants: slices.Clone(tenants)}
 	slices.SortStableFunc(compute.Tenants, func(a, b Tenant) int {
 		return cmp.Or(strings.Compare(a.GPUUUID, b.GPUUUID), strings.Compare(a.Key, b.Key))
@@ -65,17 +65,17 @@ func CollectCompute(now time.Duration, tenants []source.ComputeUsage, samples []
 		for length < len(ordered) && ordered[length].GPUUUID == ordered[0].GPUUUID && ordered[length].At-ordered[0].At < samePeriod {
 			length++
 		}
-		compute.Samples = append(compute.Samples, sumPeriod(ordered[:length], keys)...)
+		compute.Samples = append(compute.Samples, compute.sumPeriod(ordered[:length], keys)...)
 		ordered = ordered[length:]
 	}
 	return compute
 }
 
-// sumPeriod sums the samples of one period over the processes of each allocation, sorted by key.
-func sumPeriod(samples []source.ProcessUtilization, keys map[int]string) []Utilization {
+// sumPeriod sums the samples of one period of one GPU over the processes of each allocation, sorted by key.
+func (c *Compute) sumPeriod(samples []source.ProcessUtilization, keys map[int][]string) []Utilization {
 	busy := map[string]float64{}
 	for _, sample := range samples {
-		busy[keys[sample.PID]] += sample.Busy
+		busy[c.tenantOf(sample.GPUUUID, keys[sample.PID])] += sample.Busy
 	}
 	last := samples[len(samples)-1]
 	var sums []Utilization
@@ -83,4 +83,14 @@ func sumPeriod(samples []source.ProcessUtilization, keys map[int]string) []Utili
 		sums = append(sums, Utilization{Key: key, GPUUUID: last.GPUUUID, Busy: min(1, busy[key]), At: last.At})
 	}
 	return sums
+}
+
+// tenantOf is the first of the keys that is a tenant of the GPU; "" if none is.
+func (c *Compute) tenantOf(uuid string, keys []string) string {
+	for _, key := range keys {
+		if slices.ContainsFunc(c.Tenants, func(t Tenant) bool { return t.GPUUUID == uuid && t.Key == key }) {
+			return key
+		}
+	}
+	return ""
 }

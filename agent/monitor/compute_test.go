@@ -27,7 +27,7 @@ func TestCollectCompute(t *testing.T) {
 		{GPUUUID: "GPU-a", PID: 3, Busy: math.NaN(), At: 1005 * ms},
 		{GPUUUID: "GPU-a", PID: 3, Busy: -1, At: 1005 * ms},
 	}
-	seen := CollectCompute(2*time.Second, tenants, samples, map[int]string{1: "k1", 2: "k1", 3: "k2", 4: ""})
+	seen := CollectCompute(2*time.Second, tenants, samples, map[int][]string{1: {"k0", "k1"}, 2: {"k1"}, 3: {"k2"}, 4: nil, 9: {"k3"}})
 	want := &Compute{Now: 2 * time.Second,
 		Tenants: []Tenant{{Key: "k1", GPUUUID: "GPU-a", SharePPM: 1}, {Key: "k2", GPUUUID: "GPU-a"}, {Key: "k1", GPUUUID: "GPU-b"}},
 		Samples: []Utilization{

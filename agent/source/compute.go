@@ -24,11 +24,11 @@ type Utilizations interface {
 	Utilization(ctx context.Context) ([]ProcessUtilization, error)
 }
 
-// Keys tells to which allocation processes belong.
+// Keys tells which allocations processes hold.
 type Keys interface {
-	// Keys returns the allocation key of each process; "" for one that holds none. Processes that have ended are left
-	// out. An error means that nothing is known of any.
-	Keys(pids []int) (map[int]string, error)
+	// Keys returns the allocation keys of each process, sorted; none for one that holds no allocation. Processes that
+	// have ended, and are not remembered, are left out. An error means that nothing is known of any.
+	Keys(pids []int) (map[int][]string, error)
 }
 
 // ComputeMode is how the GPU time of an allocation is limited, in the numbers of package limiter.

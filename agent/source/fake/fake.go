@@ -173,19 +173,19 @@ func (u *Utilizations) Utilization(context.Context) ([]source.ProcessUtilization
 
 // Keys answers from ByPID.
 type Keys struct {
-	ByPID map[int]string
+	ByPID map[int][]string
 	Err   error
 }
 
 // Keys implements source.Keys.
-func (k *Keys) Keys(pids []int) (map[int]string, error) {
+func (k *Keys) Keys(pids []int) (map[int][]string, error) {
 	if k.Err != nil {
 		return nil, k.Err
 	}
-	keys := map[int]string{}
+	keys := map[int][]string{}
 	for _, pid := range pids {
-		if key, known := k.ByPID[pid]; known {
-			keys[pid] = key
+		if held, known := k.ByPID[pid]; known {
+			keys[pid] = held
 		}
 	}
 	return keys, nil

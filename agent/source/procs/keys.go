@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package procs
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// Keyring tells which allocations processes hold, by the limits pages that are mounted where they live: the kernel says in
+// /proc/PID/mountinfo of which file system a mount is, and which file of it. Nobody can make a mount of a file that he
+// was not given, whatever names he gives to mounts. It is for one goroutine at a time.
+type Keyring struct {
+	table *Table
+	path  func(key string) string // directory of an allocation's pages
+	round uint64                  // calls of Keys
+	known map[int]holder
+}
+
+var _ source.Keys = (*Keyring)(nil)
+
+// holder is a process that was looked up.
+type holder struct {
+	start uint64 // clock ticks after boot
+	keys  []string
+	asked uint64 // in which round last
+}
+
+// Bounds of what is read and kept.
+const (
+	maxMountinfoBytes = 8 << 20 // a container may make many mounts; its own come first
+	maxMountLine      = 64 << 10
+	remembered        = 50 // rounds that a process is remembered for after it was last asked for
+)
+
+// pageMount finds the allocation in the path of a mounted file within its file system. A file that was removed since
+// still says whose it was.
+var pageMount = regexp.MustCompile(`^(.*)/([0-9A-Za-z_-]{1,39})/limits(//deleted)?$`)
+
+// NewKeyring returns a keyring for the processes of root/proc; path tells in which directory an allocation's pages are, by
+// the names that we see them under.
+func NewKeyring(root string, path func(key string) string) *Keyring {
+	return &Keyring{table: New(root), path: path, known: map[int]holder{}}
+}
+
+// Keys implements source.Keys.
+func (k *Keyring) Keys(pids []int) (map[int][]string, error) {
+	k.round++
+	var own *directories
+	keys := make(map[int][]string, len(pids))
+	for _, pid := range pids {
+		start, err := k.table.startTime(pid)
+		was, known := k.known[pid]
+		switch {
+		case err != nil && !known:
+			continue // it ended before it was ever looked at
+		case err == nil && (!known || was.start != start):
+			if own == nil {
+				mounts, err := k.table.mounts("self")
+				if err != nil {
+					return nil, fmt.Errorf("find own mounts: %w", err)
+				}
+				own = &directories{mounts: mounts, found: map[string]location{}}
+			}
+			was = holder{start: start}
+			if was.keys, err = k.lookUp(pid, own); err != nil {
+				continue // it has just ended, or cannot be looked at
+			}
+		}
+		was.asked = k.round
+		k.known[pid] = was
+		keys[pid] = was.keys
+	}
+	for pid, was := range k.known {
+		if k.round-was.asked > remembered {
+			delete(k.known, pid)
+		}
+	}
+	return keys, nil
+}
+
+// lookUp finds the pages that are mounted where a process lives.
+func (k *Keyring) lookUp(pid int, own *directories) ([]string, error) {
+	mounts, err := k.table.mounts(strconv.Itoa(pid))
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for _, there := range mounts {
+		match := pageMount.FindStringSubmatch(there.root)
+		if match == nil || slices.Contains(keys, match[2]) {
+			continue
+		}
+		if own.locate(filepath.Dir(k.path(match[2]))) == (location{there.device, match[1]}) {
+			keys = append(keys, match[2])
+		}
+	}
+	slices.Sort(keys)
+	return keys, nil
+}
+
+// mount is one line of a mountinfo: a part of a file system, and where it is to be seen.
+type mount struct {
+	device string // major:minor of the file system
+	root   string // path within it
+	point  string // where that is, as the process sees it
+}
+
+// mounts reads /proc/name/mountinfo, as far as it is bounded.
+func (t *Table) mounts(name string) ([]mount, error) {
+	file, err := os.Open(filepath.Join(t.root, "proc", name, "mountinfo"))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var mounts []mount
+	scanner := bufio.NewScanner(io.LimitReader(file, maxMountinfoBytes))
+	scanner.Buffer(nil, maxMountLine)
+	for scanner.Scan() {
+		fields := strings.SplitN(scanner.Text(), " ", 6) // number, parent, device, root, point, more
+		if len(fields) == 6 {
+			mounts = append(mounts, mount{device: fields[2], root: unescape(fields[3]), point: unescape(fields[4])})
+		}
+	}
+	if err := scanner.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
+		return nil, err
+	}
+	return mounts, nil
+}
+
+// unescape undoes what the kernel does to blanks and backslashes in paths: \ooo.
+func unescape(path string) string {
+	if !strings.Contains(path, `\`) {
+		return path
+	}
+	var plain strings.Builder
+	for len(path) > 0 {
+		if path[0] == '\\' && len(path) >= 4 {
+			if code, err := strconv.ParseUint(path[1:4], 8, 8); err == nil {
+				plain.WriteByte(byte(code))
+				path = path[4:]
+				continue
+			}
+		}
+		plain.WriteByte(path[0])
+		path = path[1:]
+	}
+	return plain.String()
+}
+
+// location is a directory as its file system knows it, whatever it is mounted as.
+type location struct{ device, root string }
+
+// directories finds out where directories are that we see.
+type directories struct {
+	mounts []mount // ours
+	found  map[string]location
+}
+
+// locate says in which file system a directory is, and where in it; nowhere, the zero value, if that cannot be told.
+func (d *directories) locate(directory string) location {
+	at, known := d.found[directory]
+	if known {
+		return at
+	}
+	resolved, err := filepath.EvalSymlinks(directory)
+	if err != nil {
+		resolved = filepath.Clean(directory) // it may have been removed; those who have it mounted have it still
+	}
+	best := mount{}
+	for _, m := range d.mounts { // of mounts on the same point the last one is on top
+		if below(resolved, m.point) && len(m.point) >= len(best.point) {
+			best = m
+		}
+	}
+	if best.point != "" {
+		root := filepath.Join(best.root, strings.TrimPrefix(resolved, best.point))
+		at = location{best.device, strings.TrimSuffix(root, "/")}
+	}
+	d.found[directory] = at
+	return at
+}
+
+// below says whether a path is a directory or in it.
+func below(path, directory string) bool {
+	return path == directory || strings.HasPrefix(path, strings.TrimSuffix(directory, "/")+"/")
+}
