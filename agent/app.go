@@ -5,8 +5,9 @@
 //
 //	sources → monitor.Collect → decide.Decide → plugin (inventory), pages (restored), ledger (identify, release), metrics
 //
-// One goroutine owns the tick. Two others run beside it: the plugin's server, which grants through the ledger and
-// never waits for a tick, and the writer of the metrics file, so that a slow disk does not stop the tick.
+// One goroutine owns the tick. Others run beside it: the plugin's server, which grants through the ledger and never
+// waits for a tick; steering (app_steer.go) with its sampler, which is much faster than the tick; and the writer of the
+// metrics file, so that a slow disk does not stop the tick.
 //
 // Start: one agent per state directory, ledger opened, library installed, pages directory prepared, first tick, then
 // the plugin registers. Stop: the plugin's streams are closed, the metrics file is removed, the driver is let go. The
@@ -47,12 +48,13 @@ const (
 
 // parts are what tests put in the place of the real thing. The zero value is the real thing.
 type parts struct {
-	gpus       source.GPUs        // nil: NVML
-	procRoot   string             // "": "/"
-	mountPages func(string) error // nil: a tmpfs of bounded size
-	timing     plugin.Timing      // of the registration
-	now        func() time.Time   // nil: time.Now
-	releaseAge time.Duration      // 0: releaseAge
+	gpus       source.GPUs         // nil: NVML
+	samples    source.Utilizations // of use of GPU time; NVML's where gpus is nil
+	procRoot   string              // "": "/"
+	mountPages func(string) error  // nil: a tmpfs of bounded size
+	timing     plugin.Timing       // of the registration
+	now        func() time.Time    // nil: time.Now
+	releaseAge time.Duration       // 0: releaseAge
 }
 
 // app is the running daemon.
@@ -64,6 +66,8 @@ type app struct {
 	books   *ledger.Ledger
 	pages   *pageStore
 	server  *plugin.Server
+	samples *sampler   // nil: nothing measures
+	steer   *steerer   // nil: no GPU time is limited
 	publish *publisher // nil: no metrics file
 	policy  decide.Policy
 	state   decide.State
@@ -97,10 +101,17 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 		return err
 	}
 	a.started = true
-	a.log.Info("started", "gpus", len(a.state.GPUs), "allocations", len(a.books.Snapshot()), "library", a.build.LibraryBuildID)
+	a.log.Info("started", "gpus", len(a.state.GPUs), "allocations", len(a.books.Snapshot()), "library", a.build.LibraryBuildID,
+		"compute_mode", a.config.ComputeMode, "compute_ceiling_percent", a.config.ComputeCeiling)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.server.Run(ctx) })
 	group.Go(func() error { return a.loop(ctx) })
+	if a.steer != nil {
+		group.Go(func() error { return a.steer.run(ctx) })
+		if a.samples != nil {
+			group.Go(func() error { return a.samples.run(ctx) })
+		}
+	}
 	if a.publish != nil {
 		group.Go(func() error { return a.publish.run(ctx) })
 	}
@@ -131,6 +142,9 @@ func (a *app) open() error {
 		return err
 	}
 	a.openSources()
+	if a.config.ComputeMode != ledger.ComputeNone || slices.ContainsFunc(a.books.Snapshot(), isSteered) {
+		a.steer = newSteerer(a.books, a.pages, a.samples, a.baseLog)
+	}
 	a.server, err = plugin.New(pluginConfig(a.config, a.build.LibraryBuildID, a.parts.timing), a.books, a.pages, a.baseLog)
 	if err != nil {
 		return fmt.Errorf("make plugin: %w", err)
@@ -154,11 +168,14 @@ func pluginConfig(config Config, buildID string, timing plugin.Timing) plugin.Co
 func libraryDir(config Config) string { return filepath.Join(config.StateDir, libraryDirectory) }
 
 func (a *app) openSources() {
-	gpus := a.parts.gpus
+	gpus, samples := a.parts.gpus, a.parts.samples
 	if gpus == nil {
 		reader := nvml.New(a.config.NVMLLibrary, nvml.TickPatience, time.Now)
 		a.onClose(reader.Close)
-		gpus = reader
+		gpus, samples = reader, reader
+	}
+	if samples != nil {
+		a.samples = newSampler(samples, procs.NewKeyring(a.parts.procRoot, a.pagesPath))
 	}
 	holders := kubelet.New(a.config.KubeletDir, a.config.ResourceName, plugin.AllocationVariable)
 	a.onClose(func(context.Context) error { return holders.Close() })

@@ -135,7 +135,7 @@ func (a *app) applyAllocations(snapshot *monitor.Snapshot, decisions decide.Deci
 		}
 		a.noted.change(a.log, subject{stage: stageRepair, allocation: verdict.Key}, err)
 	}
-	a.noted.keep(observed)
+	a.noted.keep(func(key string) bool { _, exists := observed[key]; return exists })
 }
 
 // putRight freezes the allocation where what it holds may be lost, and only then gives it pages that are right.
@@ -178,8 +178,12 @@ func (a *app) identify(allocation monitor.Allocation) error {
 // view is what the metrics file says of this tick.
 func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metrics.View {
 	status := a.server.Status()
+	var steering metrics.Steering
+	if a.steer != nil {
+		steering = a.steer.view()
+	}
 	return metrics.View{
-		Snapshot: snapshot, Decisions: decisions, TamperedTotal: a.state.TamperedTotal, Build: a.build,
+		Snapshot: snapshot, Decisions: decisions, Steering: steering, TamperedTotal: a.state.TamperedTotal, Build: a.build,
 		Slices: countSlices(a.server.Slices(), a.books.Held()),
 		Plugin: metrics.Plugin{Registered: status.Registered, Registrations: status.Registrations,
 			RegistrationFailures: status.RegistrationFailures, Allocations: status.Allocations,

@@ -5,11 +5,7 @@
 
 package main
 
-import (
-	"log/slog"
-
-	"github.com/vgpud/vgpud/agent/monitor"
-)
+import "log/slog"
 
 // subject is what a fault is with: something that the agent does, with one source or one allocation where there are
 // several.
@@ -17,6 +13,7 @@ type subject struct {
 	stage      string
 	source     string
 	allocation string // its key
+	gpu        string // its UUID
 }
 
 // Stages.
@@ -29,6 +26,11 @@ const (
 	stageOffer     = "offer"     // the list of slices
 	stagePublish   = "publish"   // the metrics file; the older one stays in place
 	stageTidy      = "tidy"      // files that a killed agent left
+	stageSteer     = "steer"     // opening an allocation's pages to steer its GPU time
+	stageRate      = "rate"      // writing its rates
+	stageOverShare = "share"     // its use of GPU time is above its share
+	stageHeld      = "cap"       // its share makes it wait
+	stageMeasure   = "measure"   // the driver's samples of its use
 )
 
 // wording is what is said of a stage when a fault begins and when it is over.
@@ -41,6 +43,12 @@ var wording = map[string]struct{ fault, over string }{
 	stageOffer:     {"slices not offered as configured", "slices are offered as configured"},
 	stagePublish:   {"metrics not written", "metrics are written"},
 	stageTidy:      {"files of an agent that was killed stay", "files of an agent that was killed are gone"},
+	stageSteer:     {"GPU time of an allocation is not steered; its share holds", "GPU time of an allocation is steered"},
+	stageRate:      {"rates of an allocation could not be written; the older ones hold", "rates of an allocation are written"},
+	stageOverShare: {"container uses more GPU time than it may", "container uses no more GPU time than it may"},
+	stageHeld:      {"container waits for GPU time most of the time: its share binds", "container no longer waits for GPU time most of the time"},
+	stageMeasure: {"use of GPU time is not measured: the driver has no samples; the containers' own measurements hold",
+		"use of GPU time is measured"},
 }
 
 // LogValue implements slog.LogValuer: only what says something.
@@ -51,6 +59,9 @@ func (s subject) LogValue() slog.Value {
 	}
 	if s.allocation != "" {
 		attrs = append(attrs, slog.String("allocation", s.allocation))
+	}
+	if s.gpu != "" {
+		attrs = append(attrs, slog.String("gpu", s.gpu))
 	}
 	return slog.GroupValue(attrs...)
 }
@@ -74,10 +85,31 @@ func (n *notes) change(log *slog.Logger, about subject, fault error) {
 	}
 }
 
+// turn logs when something that is no error of ours begins and ends. details are asked for then only: what they say may
+// change all the time.
+func (n *notes) turn(log *slog.Logger, about subject, holds bool, details func() []any) {
+	if n.said == nil {
+		n.said = map[subject]string{}
+	}
+	_, lasting := n.said[about]
+	switch {
+	case !holds && lasting:
+		delete(n.said, about)
+		log.Info(wording[about.stage].over, append([]any{"", about}, details()...)...) //nolint:sloglint // a constant of the table
+	case holds && !lasting:
+		n.said[about] = ""
+		say := log.Warn
+		if about.stage == stageHeld { // as it was granted
+			say = log.Info
+		}
+		say(wording[about.stage].fault, append([]any{"", about}, details()...)...)
+	}
+}
+
 // keep forgets what was said of allocations that are no more.
-func (n *notes) keep(allocations map[string]monitor.Allocation) {
+func (n *notes) keep(exists func(allocation string) bool) {
 	for about := range n.said {
-		if _, exists := allocations[about.allocation]; about.allocation != "" && !exists {
+		if about.allocation != "" && !exists(about.allocation) {
 			delete(n.said, about)
 		}
 	}

@@ -41,7 +41,7 @@ var sliceLabels = []string{"allocation", "gpu_uuid", "namespace", "pod", "contai
 // catalogue is every metric of vgpud.prom, in the order of the documentation. The row of dropped series is the last
 // one: it counts what was left out of those before it.
 func catalogue() []row {
-	return slices.Concat(sliceRows(), gpuRows(), agentRows())
+	return slices.Concat(sliceRows(), computeRows(), gpuRows(), agentRows())
 }
 
 func sliceRows() []row {
@@ -99,7 +99,7 @@ func agentRows() []row {
 		{"vgpud_start_refusals_total", counter, "Container starts that were refused because a file that the container needs was not right.", nil,
 			single(func(view View) float64 { return float64(view.Plugin.StartRefusals) })},
 		{"vgpud_allocate_duration_seconds", histogram, "How long Allocate took to answer.", nil, nil},
-		{"vgpud_source_up", gauge, "1 when the source answered in the last tick. A source that this agent runs without has no series.", []string{"source"}, sourcesUp},
+		{"vgpud_source_up", gauge, "1 when the source answered the last time it was asked. A source that this agent runs without has no series.", []string{"source"}, sourcesUp},
 		{"vgpud_textfile_write_errors_total", counter, "Writes of this file that failed; the older file stayed in place.", nil,
 			single(func(view View) float64 { return float64(view.WriteErrors) })},
 		{"vgpud_build_info", gauge, "Versions of the agent and of the library that it hands out; always 1.", []string{"version", "revision", "goversion", "library_build_id"},
@@ -130,29 +130,26 @@ func ownerLabels(owner monitor.Owner) []string {
 }
 
 func perShare(value func(monitor.Share) float64) func(View) []sample {
-	return func(view View) []sample {
-		var samples []sample
-		for _, allocation := range view.Snapshot.Allocations {
-			for _, share := range allocation.GPUs {
-				labels := append([]string{allocation.Key, share.GPUUUID}, ownerLabels(allocation.Owner)...)
-				samples = append(samples, sample{labels, value(share)})
-			}
-		}
-		return samples
-	}
+	return perShareIf(func(monitor.Share) bool { return true }, value)
 }
 
 // perMeasured leaves out shares whose usage page could not be read: an old number must not look new.
 func perMeasured(value func(monitor.Share) float64) func(View) []sample {
+	return perShareIf(func(share monitor.Share) bool { return share.Measured }, value)
+}
+
+func perShareIf(wanted func(monitor.Share) bool, value func(monitor.Share) float64) func(View) []sample {
 	return func(view View) []sample {
-		measured := *view.Snapshot
-		measured.Allocations = nil
+		var samples []sample
 		for _, allocation := range view.Snapshot.Allocations {
-			allocation.GPUs = slices.DeleteFunc(slices.Clone(allocation.GPUs), func(share monitor.Share) bool { return !share.Measured })
-			measured.Allocations = append(measured.Allocations, allocation)
+			for _, share := range allocation.GPUs {
+				if wanted(share) {
+					labels := append([]string{allocation.Key, share.GPUUUID}, ownerLabels(allocation.Owner)...)
+					samples = append(samples, sample{labels, value(share)})
+				}
+			}
 		}
-		view.Snapshot = &measured
-		return perShare(value)(view)
+		return samples
 	}
 }
 
@@ -170,10 +167,7 @@ func sliceInfo(view View) []sample {
 }
 
 func verdicts(view View) []sample {
-	owners := map[string]monitor.Owner{}
-	for _, allocation := range view.Snapshot.Allocations {
-		owners[allocation.Key] = allocation.Owner
-	}
+	owners := owners(view)
 	var samples []sample
 	for _, verdict := range view.Decisions.Allocations {
 		owner := ownerLabels(owners[verdict.Key])
@@ -231,6 +225,9 @@ func sourcesUp(view View) []sample {
 		if !status.Absent {
 			samples = append(samples, sample{[]string{status.Name}, truth(status.Up)})
 		}
+	}
+	if view.Steering.Sampled {
+		samples = append(samples, sample{[]string{SourceUtilization}, truth(view.Steering.SampleUp)})
 	}
 	return samples
 }

@@ -16,6 +16,7 @@ import (
 type View struct {
 	Snapshot      *monitor.Snapshot
 	Decisions     decide.Decisions
+	Steering      Steering
 	TamperedTotal uint64
 	Slices        []SliceCounts
 	Plugin        Plugin

@@ -44,8 +44,24 @@ func exampleView() View {
 			},
 			Allocations: []monitor.Allocation{
 				{Key: "k1", Owner: owner, GPUs: []monitor.Share{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0", "GPU-a::3"},
-					LimitBytes: 16 << 30, UsedBytes: 5 << 20, Allocations: 7, Refusals: 2, Measured: true}}},
-				{Key: "k2", GPUs: []monitor.Share{{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::1"}, LimitBytes: 8 << 30}}},
+					LimitBytes: 16 << 30, UsedBytes: 5 << 20, Allocations: 7, Refusals: 2, Measured: true,
+					Mode: monitor.ComputeElastic, SharePPM: 200_000, CeilingPPM: 800_000}}},
+				{Key: "k2", GPUs: []monitor.Share{{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::1"}, LimitBytes: 8 << 30,
+					Mode: monitor.ComputeHard, SharePPM: 100_000, CeilingPPM: 100_000}}},
+				{Key: "k3", GPUs: []monitor.Share{{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::2"}, LimitBytes: 8 << 30}}},
+			},
+		},
+		Steering: Steering{
+			Rounds: 50, Sampled: true, SampleUp: true,
+			Seen: &monitor.Compute{Tenants: []monitor.Tenant{
+				{Key: "k1", GPUUUID: "GPU-a", Known: true, Charged: 12500 * time.Millisecond, Throttled: 3 * time.Second, Degraded: 250 * time.Millisecond, Launches: 4096},
+				{Key: "k2", GPUUUID: "GPU-b", Charged: time.Second}, // its page could not be read
+				{Key: "released since", GPUUUID: "GPU-a", Known: true},
+			}},
+			Verdicts: []decide.ComputeVerdict{
+				{Key: "k1", GPUUUID: "GPU-a", Granted: 0.2, Rate: 0.8, Used: 0.79, UsedKnown: true, Held: true, Scale: 0.9},
+				{Key: "k2", GPUUUID: "GPU-b", Granted: 0.1, Rate: 0.1, Scale: 1},
+				{Key: "released since", GPUUUID: "GPU-a", Granted: 0.1, Rate: 0.1, Scale: 1, OverShare: true},
 			},
 		},
 		Decisions: decide.Decisions{
@@ -180,11 +196,13 @@ func checkLabel(t *testing.T, family *dto.MetricFamily, label, want string) {
 func TestCollidingLabelsAreDroppedAndCounted(t *testing.T) {
 	view := exampleView()
 	view.Snapshot.Sources = []monitor.SourceStatus{{Name: "one\x00a"}, {Name: "one\x00b"}}
+	view.Snapshot.Allocations = view.Snapshot.Allocations[:2]
 	view.Snapshot.Allocations[0].Key = "same\x00one"
 	view.Snapshot.Allocations[1].Key = "same\x00two"
 	for i := range view.Snapshot.Allocations {
 		view.Snapshot.Allocations[i].Owner = monitor.Owner{}
 		view.Snapshot.Allocations[i].GPUs[0].GPUUUID = "GPU-a"
+		view.Snapshot.Allocations[i].GPUs[0].Mode = monitor.ComputeNone
 	}
 	text, err := render(view)
 	if err != nil {
@@ -194,8 +212,27 @@ func TestCollidingLabelsAreDroppedAndCounted(t *testing.T) {
 	if got := len(families["vgpud_slice_memory_limit_bytes"].GetMetric()); got != 1 {
 		t.Errorf("%d series of the limit, want 1", got)
 	}
-	if got := families["vgpud_dropped_series"].GetMetric()[0].GetGauge().GetValue(); got != 2 {
-		t.Errorf("%v series dropped, want 2: one of the limit, one of the sources", got)
+	if got := families["vgpud_dropped_series"].GetMetric()[0].GetGauge().GetValue(); got != 3 {
+		t.Errorf("%v series dropped, want 3: one of the limit, one of the mode, one of the sources", got)
+	}
+}
+
+// Numbers of GPU time are of the last round: none of an allocation that the tick does not know, none where a page could not
+// be read, none of use that was not measured.
+func TestSteeringLeavesOutWhatIsNotKnown(t *testing.T) {
+	text, err := render(exampleView())
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := mustParse(t, text)
+	for name, want := range map[string]int{"vgpud_slice_compute_info": 3, "vgpud_slice_compute_share_ratio": 2, "vgpud_slice_compute_rate_ratio": 2,
+		"vgpud_slice_compute_used_ratio": 1, "vgpud_slice_compute_gpu_seconds_total": 1, "vgpud_slice_compute_verdict": 4} {
+		if got := len(families[name].GetMetric()); got != want {
+			t.Errorf("%s has %d series, want %d", name, got, want)
+		}
+	}
+	if strings.Contains(string(text), "released since") {
+		t.Error("an allocation that the tick does not know has series")
 	}
 }
 

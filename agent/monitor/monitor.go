@@ -144,6 +144,7 @@ func newAllocation(record source.Allocation, now time.Time) Allocation {
 		share := &allocation.GPUs[at]
 		share.SliceIDs = append(share.SliceIDs, grant.SliceIDs...)
 		share.LimitBytes += grant.MemoryLimitBytes
+		share.Mode, share.SharePPM, share.CeilingPPM = grant.Mode, grant.SharePPM, grant.CeilingPPM
 	}
 	slices.SortFunc(allocation.GPUs, func(a, b Share) int { return strings.Compare(a.GPUUUID, b.GPUUUID) })
 	return allocation

@@ -27,7 +27,8 @@ func example() (Sources, *fake.GPUs, *fake.Ledger, *fake.Pages, *fake.Procs, *fa
 	gpus.Set(source.GPU{UUID: "GPU-b", Index: 1, TotalBytes: 1000}, source.GPU{UUID: "GPU-a", TotalBytes: 1000})
 	ledger := &fake.Ledger{
 		Records: []source.Allocation{{Key: "k1", CreatedAt: start.Add(-time.Minute), Grants: []source.Grant{
-			{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::0"}, MemoryLimitBytes: 100}, {GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0"}, MemoryLimitBytes: 100},
+			{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::0"}, MemoryLimitBytes: 100}, {GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0"}, MemoryLimitBytes: 100,
+				Mode: ComputeElastic, SharePPM: 100_000, CeilingPPM: 900_000},
 			{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::1"}, MemoryLimitBytes: 100}}}},
 		Rows: []source.Book{{GPUUUID: "GPU-a", UsableBytes: 900, HeldBytes: 100}, {GPUUUID: "GPU-gone", UsableBytes: 1}}}
 	procs := &fake.Procs{Running: map[string]int{"uid-1": 1}}
@@ -48,7 +49,8 @@ func TestMerge(t *testing.T) {
 			{UUID: "GPU-b", Index: 1, TotalBytes: 1000, Health: GPUReadable}},
 		Allocations: []Allocation{{Key: "k1", Age: time.Minute, Pages: PagesReadable,
 			Owner: Owner{PodUID: "uid-1", Namespace: "md", Pod: "p", Container: "c"}, PodProcesses: -1, PodDirectory: Present, PodSeen: true,
-			GPUs: []Share{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0"}, LimitBytes: 100, UsedBytes: 5, Measured: true},
+			GPUs: []Share{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::0"}, LimitBytes: 100, UsedBytes: 5, Measured: true,
+				Mode: ComputeElastic, SharePPM: 100_000, CeilingPPM: 900_000},
 				{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::0", "GPU-b::1"}, LimitBytes: 200, UsedBytes: 7, Allocations: 3, Refusals: 1, Measured: true}}}},
 	}
 	if diff := cmp.Diff(want, snapshot); diff != "" {

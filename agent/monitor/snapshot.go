@@ -115,6 +115,9 @@ type Share struct {
 	GPUUUID     string
 	SliceIDs    []string
 	LimitBytes  uint64
+	Mode        ComputeMode // how its GPU time is limited
+	SharePPM    uint32      // millionths of the GPU's time; 0 with ComputeNone
+	CeilingPPM  uint32      // most of it, loans included; 0 with ComputeNone
 	UsedBytes   uint64
 	Allocations uint64 // how many times memory was allocated
 	Refusals    uint64 // how many times it was refused

@@ -41,6 +41,9 @@ type Grant struct {
 	GPUUUID          string
 	SliceIDs         []string
 	MemoryLimitBytes uint64
+	Mode             ComputeMode // how its GPU time is limited
+	SharePPM         uint32      // millionths of the GPU's time; 0 with ComputeNone
+	CeilingPPM       uint32      // most of it, loans included; 0 with ComputeNone
 }
 
 // Allocation is one record of the ledger.

@@ -24,7 +24,8 @@ func (r Reader) Allocations() ([]source.Allocation, error) {
 		allocation := source.Allocation{Key: record.Key, CreatedAt: record.CreatedAt}
 		for _, grant := range record.Grants {
 			allocation.Grants = append(allocation.Grants, source.Grant{
-				GPUUUID: grant.UUID, SliceIDs: grant.SliceIDs, MemoryLimitBytes: grant.MemoryLimitBytes})
+				GPUUUID: grant.UUID, SliceIDs: grant.SliceIDs, MemoryLimitBytes: grant.MemoryLimitBytes,
+				Mode: mode(grant.Compute.Mode), SharePPM: grant.Compute.SharePPM, CeilingPPM: grant.Compute.CeilingPPM})
 		}
 		if pod := record.Pod; pod != nil {
 			allocation.Owner = source.Owner{PodUID: pod.PodUID, Namespace: pod.Namespace, Pod: pod.Pod, Container: pod.Container}
@@ -33,6 +34,17 @@ func (r Reader) Allocations() ([]source.Allocation, error) {
 		allocations = append(allocations, allocation)
 	}
 	return allocations, nil
+}
+
+// mode is the observers' word for the ledger's.
+func mode(text string) source.ComputeMode {
+	switch text {
+	case ledger.ComputeNone:
+		return source.ComputeNone
+	case ledger.ComputeElastic:
+		return source.ComputeElastic
+	}
+	return source.ComputeHard
 }
 
 // Books implements source.Ledger.

@@ -19,6 +19,7 @@ func TestReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := New(books)
+	books.SetCompute(ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: 600_000, SlicesPerGPU: 10})
 	books.SetGPUs([]ledger.GPU{{UUID: "GPU-a", UsableBytes: 100 << 20, Slices: 10}})
 	now := time.Unix(1700000000, 0).UTC()
 	record, err := books.Hold("nvidia.com/gpu", []string{ledger.SliceID("GPU-a", 3)}, ledger.Library{BuildID: "00aa00aa", ContainerDir: "/usr/local/vgpud"}, "/run/vgpud/pages", now)
@@ -36,13 +37,23 @@ func TestReader(t *testing.T) {
 	}
 	got, err := reader.Allocations()
 	want := []source.Allocation{{Key: record.Key, CreatedAt: now,
-		Grants: []source.Grant{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::3"}, MemoryLimitBytes: 10 << 20}},
-		Owner:  source.Owner{PodUID: "uid", Namespace: "ns", Pod: "p", Container: "c"}}}
+		Grants: []source.Grant{{GPUUUID: "GPU-a", SliceIDs: []string{"GPU-a::3"}, MemoryLimitBytes: 10 << 20,
+			Mode: source.ComputeElastic, SharePPM: 100_000, CeilingPPM: 600_000}},
+		Owner: source.Owner{PodUID: "uid", Namespace: "ns", Pod: "p", Container: "c"}}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
 	rows, err := reader.Books()
 	if diff := cmp.Diff([]source.Book{{GPUUUID: "GPU-a", UsableBytes: 100 << 20, HeldBytes: 10 << 20}}, rows); diff != "" || err != nil {
 		t.Error(diff, err)
+	}
+}
+
+func TestModes(t *testing.T) {
+	for text, want := range map[string]source.ComputeMode{ledger.ComputeNone: source.ComputeNone, ledger.ComputeHard: source.ComputeHard,
+		ledger.ComputeElastic: source.ComputeElastic, "of a later build": source.ComputeHard} {
+		if got := mode(text); got != want {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
 	}
 }

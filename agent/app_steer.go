@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// app_steer.go steers GPU time: many times a second it reads the compute books of all allocations, lets decide.Steer
+// judge, and writes the rates into the limits pages. One goroutine beside the tick; it never waits for the driver, whose
+// samples the sampler brings, nor for the kubelet. The lines in the pages go on without it: at its start it takes over
+// what they say, and after its end every share holds.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/limiter"
+	"github.com/vgpud/vgpud/plugin/ledger"
+)
+
+// Times of the loop. The library takes an agent for gone when the heartbeat has not changed for two seconds.
+const (
+	beatEvery  = 200 * time.Millisecond
+	retryEvery = time.Second // pages that could not be opened
+	// unmeasuredAfter is for how long the driver may tell nothing of a GPU before that is said.
+	unmeasuredAfter = 10 * time.Second
+	// Bounds of the pause that decide asks for: the heartbeat is due in between.
+	shortestRest, longestRest = time.Millisecond, beatEvery
+)
+
+// steerer is the loop. One goroutine runs it; only view is for others.
+type steerer struct {
+	log     *slog.Logger
+	books   *ledger.Ledger
+	pages   *pageStore
+	samples *sampler // nil: nothing measures
+	policy  decide.SteerPolicy
+	state   decide.SteerState
+	now     func() time.Duration // CLOCK_MONOTONIC
+
+	tenants    map[string]*tenant       // by key: the committed allocations whose GPU time is limited
+	revision   uint64                   // of the books, when tenants was made
+	made       uint64                   // pages made by then
+	retryAt    time.Duration            // when to try again what could not be opened; 0: nothing
+	beatAt     time.Duration            // when the next heartbeat is due
+	unmeasured map[string]time.Duration // since when, by GPU
+	noted      notes
+
+	mu   sync.Mutex
+	last metrics.Steering
+}
+
+// tenant is an allocation that is steered. handle is nil while its pages cannot be opened.
+type tenant struct {
+	record   ledger.Record
+	handle   *limiter.Steering
+	identity fileIdentity     // of the limits page that handle has open
+	granted  []limiter.Device // of that page: grants do not change while it is there
+	devices  map[string]int   // index in granted, by GPU
+}
+
+func newSteerer(books *ledger.Ledger, store *pageStore, samples *sampler, log *slog.Logger) *steerer {
+	return &steerer{log: log.With("component", "steer"), books: books, pages: store, samples: samples, policy: decide.DefaultSteerPolicy(),
+		now: limiter.MonotonicNow, tenants: map[string]*tenant{}, unmeasured: map[string]time.Duration{}}
+}
+
+// isSteered says whether anything of an allocation's GPU time is limited.
+func isSteered(record ledger.Record) bool {
+	return slices.ContainsFunc(record.Grants, func(grant ledger.Grant) bool { return grant.Compute.Mode != ledger.ComputeNone })
+}
+
+// run steers until ctx ends.
+func (s *steerer) run(ctx context.Context) error {
+	defer s.close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		timer.Reset(s.round())
+	}
+}
+
+// round looks and acts once, and returns when to look again.
+func (s *steerer) round() time.Duration {
+	now := s.now()
+	s.follow(now)
+	samples, keys, sampleErr := s.samples.take()
+	var books []monitor.Tenant
+	for key, tenant := range s.tenants {
+		if tenant.handle != nil {
+			books = append(books, tenant.read(key, now)...)
+		}
+	}
+	seen := monitor.CollectCompute(now, books, samples, keys)
+	steering, state := decide.Steer(seen, s.policy, s.state)
+	s.state = state
+	s.publish(steering.Rates, now)
+	s.report(steering, sampleErr, now)
+	s.samples.hurry(steering.Next < s.policy.Rest)
+	s.mu.Lock()
+	s.last = metrics.Steering{Seen: seen, Verdicts: steering.Verdicts, Rounds: s.last.Rounds + 1,
+		Sampled: s.samples != nil, SampleUp: sampleErr == nil}
+	s.mu.Unlock()
+	return min(max(steering.Next, shortestRest), longestRest)
+}
+
+// view is the last round, for the metrics.
+func (s *steerer) view() metrics.Steering {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+// follow opens the pages of new allocations and of those whose pages were made anew, and lets go of those that were
+// released.
+func (s *steerer) follow(now time.Duration) {
+	revision, made := s.books.Revision(), s.pages.made.Load()
+	if revision == s.revision && made == s.made && (s.retryAt == 0 || now < s.retryAt) {
+		return
+	}
+	s.revision, s.made, s.retryAt = revision, made, 0
+	held := map[string]bool{}
+	for _, record := range s.books.Snapshot() {
+		if !isSteered(record) {
+			continue
+		}
+		held[record.Key] = true
+		if s.tenants[record.Key] == nil {
+			s.tenants[record.Key] = &tenant{}
+		}
+		s.tenants[record.Key].record = record
+		err := s.open(s.tenants[record.Key])
+		if err != nil {
+			s.retryAt = now + retryEvery
+		}
+		s.noted.change(s.log, subject{stage: stageSteer, allocation: record.Key}, err)
+	}
+	for key, tenant := range s.tenants {
+		if !held[key] {
+			tenant.close()
+			delete(s.tenants, key)
+		}
+	}
+	s.noted.keep(func(key string) bool { return held[key] })
+}
+
+// open sees to it that the handle is of the pages that are there now.
+func (s *steerer) open(t *tenant) error {
+	directory := pagesOf(t.record)
+	identity, _, err := identifyFile(filepath.Join(directory, limiter.LimitsFile))
+	if err == nil && t.handle != nil && identity == t.identity {
+		return nil
+	}
+	t.close()
+	if err != nil {
+		return err
+	}
+	handle, err := limiter.OpenSteering(directory)
+	if err != nil {
+		return err
+	}
+	t.handle, t.identity, t.granted, t.devices = handle, identity, handle.Limits().Devices, map[string]int{}
+	for i, device := range t.granted {
+		t.devices[device.UUID] = i
+	}
+	handle.Beat()
+	return nil
+}
+
+// read is what the pages say. Where the usage page cannot be read, the tick tells why and mends it.
+func (t *tenant) read(key string, now time.Duration) []monitor.Tenant {
+	meters, err := t.handle.Meter(now)
+	var books []monitor.Tenant
+	for i, device := range t.granted {
+		rate := t.handle.Rate(i)
+		book := monitor.Tenant{Key: key, GPUUUID: device.UUID, Mode: monitor.ComputeMode(device.Compute.Mode), SharePPM: device.Compute.SharePPM,
+			CeilingPPM: device.Compute.CeilingPPM, RatePPM: rate.PPM, ScalePPM: rate.ScalePPM, Known: err == nil}
+		if err == nil {
+			meter := meters[i]
+			book.Debt, book.Charged, book.Wanted, book.Waited = meter.Debt, meter.Charged, meter.Wanted, meter.Waited
+			book.Throttled, book.Degraded, book.Launches = meter.Throttled, meter.Degraded, meter.Launches
+		}
+		books = append(books, book)
+	}
+	return books
+}
+
+func (t *tenant) close() {
+	if t.handle != nil {
+		t.handle.Close()
+		t.handle = nil
+	}
+}
+
+func (s *steerer) close() {
+	for _, tenant := range s.tenants {
+		tenant.close()
+	}
+}
+
+// publish writes the rates, and the heartbeat when it is due.
+func (s *steerer) publish(rates []decide.Rate, now time.Duration) {
+	faults := map[string]error{}
+	for _, rate := range rates {
+		tenant := s.tenants[rate.Key]
+		device, known := tenant.devices[rate.GPUUUID]
+		if !known {
+			continue
+		}
+		err := tenant.handle.Publish(device, limiter.Rate{PPM: rate.PPM, ScalePPM: rate.ScalePPM, Alone: rate.Alone}, now)
+		faults[rate.Key] = errors.Join(faults[rate.Key], err)
+	}
+	for key, fault := range faults {
+		s.noted.change(s.log, subject{stage: stageRate, allocation: key}, fault)
+	}
+	if now < s.beatAt {
+		return
+	}
+	s.beatAt = now + beatEvery
+	for _, tenant := range s.tenants {
+		if tenant.handle != nil {
+			tenant.handle.Beat()
+		}
+	}
+}
+
+// report logs what an operator or a user acts on, once when it begins and once when it is over.
+func (s *steerer) report(steering decide.Steering, sampleErr error, now time.Duration) {
+	s.noted.change(s.log, subject{stage: stageObserve, source: metrics.SourceUtilization}, sampleErr)
+	for _, verdict := range steering.Verdicts {
+		record := s.tenants[verdict.Key].record
+		about := func(stage string) subject {
+			return subject{stage: stage, allocation: verdict.Key, gpu: verdict.GPUUUID}
+		}
+		details := func() []any { return evidence(record, verdict) }
+		s.noted.turn(s.log, about(stageOverShare), verdict.OverShare, details)
+		s.noted.turn(s.log, about(stageHeld), verdict.Held, details)
+	}
+	s.reportUnmeasured(steering.Verdicts, now)
+}
+
+// reportUnmeasured says of which GPUs the driver tells nothing.
+func (s *steerer) reportUnmeasured(verdicts []decide.ComputeVerdict, now time.Duration) {
+	measured := map[string]bool{}
+	for _, verdict := range verdicts {
+		measured[verdict.GPUUUID] = measured[verdict.GPUUUID] || verdict.UsedKnown
+	}
+	for uuid := range s.unmeasured {
+		if known, steered := measured[uuid]; known || !steered {
+			delete(s.unmeasured, uuid)
+			s.noted.turn(s.log, subject{stage: stageMeasure, gpu: uuid}, false, noDetails)
+		}
+	}
+	for uuid, known := range measured {
+		if known {
+			continue
+		}
+		if _, before := s.unmeasured[uuid]; !before {
+			s.unmeasured[uuid] = now
+		}
+		s.noted.turn(s.log, subject{stage: stageMeasure, gpu: uuid}, now-s.unmeasured[uuid] >= unmeasuredAfter, noDetails)
+	}
+}
+
+func noDetails() []any { return nil }
+
+// evidence is what a message about a verdict holds beside its subject. Parts of the GPU are in percent.
+func evidence(record ledger.Record, verdict decide.ComputeVerdict) []any {
+	percent := func(part float64) float64 { return math.Round(part*1000) / 10 }
+	var attributes []any
+	if pod := record.Pod; pod != nil {
+		attributes = append(attributes, "namespace", pod.Namespace, "pod", pod.Pod, "container", pod.Container)
+	}
+	attributes = append(attributes, "granted_percent", percent(verdict.Granted), "rate_percent", percent(verdict.Rate))
+	if verdict.UsedKnown {
+		attributes = append(attributes, "used_percent", percent(verdict.Used))
+	}
+	if verdict.Reason != "" {
+		attributes = append(attributes, "reason", verdict.Reason)
+	}
+	return attributes
+}

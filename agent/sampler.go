@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// sampler.go asks the driver how busy each process kept the GPUs, in a goroutine of its own: the driver may take its time
+// or hang, and steering goes on meanwhile.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// How often the driver is asked while a GPU is in use by our containers, and while none is.
+const (
+	sampleEvery     = 100 * time.Millisecond
+	sampleIdleEvery = time.Second
+)
+
+// maxPendingSamples bounds what is kept while nobody takes it: more than a second of a full node.
+const maxPendingSamples = 1 << 14
+
+// sampler collects samples until the loop takes them. A nil sampler has none.
+type sampler struct {
+	utilizations source.Utilizations
+	owners       source.Keys
+	wake         chan struct{} // capacity 1: asked to hurry
+
+	mu      sync.Mutex
+	pending []source.ProcessUtilization
+	keys    map[int][]string // of the processes that pending names
+	err     error            // of the last look
+	hurried bool
+}
+
+func newSampler(utilizations source.Utilizations, owners source.Keys) *sampler {
+	return &sampler{utilizations: utilizations, owners: owners, wake: make(chan struct{}, 1), keys: map[int][]string{}}
+}
+
+// run samples until ctx ends.
+func (s *sampler) run(ctx context.Context) error {
+	for {
+		began := time.Now()
+		s.look(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.pause(ctx, began)
+	}
+}
+
+// look asks once.
+func (s *sampler) look(ctx context.Context) {
+	samples, err := s.utilizations.Utilization(ctx)
+	pids := map[int]bool{}
+	for _, sample := range samples {
+		pids[sample.PID] = true
+	}
+	var keys map[int][]string
+	if len(pids) > 0 {
+		var keysErr error
+		keys, keysErr = s.owners.Keys(slices.Sorted(maps.Keys(pids)))
+		err = errors.Join(err, keysErr)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+	if keys == nil || len(s.pending)+len(samples) > maxPendingSamples {
+		return // whose they are is not known, or nobody takes them
+	}
+	s.pending = append(s.pending, samples...)
+	maps.Copy(s.keys, keys)
+}
+
+// pause waits for the next look, which is at once sooner when it becomes urgent.
+func (s *sampler) pause(ctx context.Context, began time.Time) {
+	if s.wait(ctx, began.Add(sampleEvery), nil); s.isHurried() {
+		return
+	}
+	s.wait(ctx, began.Add(sampleIdleEvery), s.wake)
+}
+
+// wait returns at until, when woken, or when ctx ends.
+func (s *sampler) wait(ctx context.Context, until time.Time, wake <-chan struct{}) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-timer.C:
+	}
+}
+
+func (s *sampler) isHurried() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hurried
+}
+
+// take returns the samples since the last call, whose they are, and what is wrong with the driver.
+func (s *sampler) take() ([]source.ProcessUtilization, map[int][]string, error) {
+	if s == nil {
+		return nil, nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	samples, keys := s.pending, s.keys
+	s.pending, s.keys = nil, map[int][]string{}
+	return samples, keys, s.err
+}
+
+// hurry says whether samples are wanted often.
+func (s *sampler) hurry(yes bool) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if yes && !s.hurried {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+	s.hurried = yes
+}
