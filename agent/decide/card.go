@@ -38,6 +38,8 @@ type gpuTime struct {
 	gaps    [8]time.Duration // between the last sample times; the least is the driver's period
 	count   int              // of gaps, ever
 	foreign float64          // how busy processes without an allocation kept it in the last period
+	full    bool             // it had no idle time in the last period
+	sole    sole
 }
 
 // period is the driver's sample period, 0 while it is not known.
@@ -126,6 +128,10 @@ func (c *card) lend() {
 		}
 	}
 	lend(claimants)
+	c.sole = c.sole.next(len(claimants) == 1 && claimants[0].ceiling >= 1, c.gpuTime, c.now)
+	if c.sole.since > 0 {
+		claimants[0].rate = c.sole.rate()
+	}
 	for i, m := range claiming {
 		if m.readable == c.now {
 			m.rate = claimants[i].rate
@@ -161,6 +167,7 @@ func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
 		}
 	}
 	from, joined := c.begin(at)
+	c.full = total >= unloaded
 	foreign := 0.0
 	for key, part := range busy {
 		if !slices.ContainsFunc(c.members, func(m *member) bool { return m.tenant.Key == key }) {
@@ -168,14 +175,10 @@ func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
 		}
 	}
 	c.foreign = min(1, foreign)
-	load := c.foreign
-	for _, m := range c.members {
-		load += m.chargeRate(from, at)
-	}
 	for _, m := range c.members {
 		part := middle(min(1, busy[m.tenant.Key]))
-		m.measure(reading{from: from, at: at, joined: joined, full: total >= unloaded, busy: part, foreign: c.foreign,
-			known: c.period() > 0, over: load > 1})
+		m.measure(reading{from: from, at: at, joined: joined, full: c.full, busy: part, foreign: c.foreign,
+			known: c.period() > 0})
 	}
 }
 

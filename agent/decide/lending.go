@@ -3,13 +3,53 @@
 
 package decide
 
+import "time"
+
 // Lending: what the active tenants of a GPU leave of it is lent to those of them that are elastic.
 
 // Parts of a GPU.
 const (
 	lentOut = 0.99 // shares and loans together are at most this much, so that small errors build no queues
-	soleUse = 1.01 // what an elastic tenant has that nobody else competes with: it is not to be slowed at all
+
+	// A tenant that nobody else competes with is not to be slowed at all: it has more than the whole. What it queues by
+	// that would keep a neighbour waiting, so now and then it has less, until the GPU has idle time.
+	soleUse   = 1.01
+	soleDrain = 0.96
 )
+
+// Times of sole use.
+const (
+	soleFor  = 3 * time.Second // with more than the whole,
+	drainFor = 5 * time.Second // and with less, at most
+)
+
+// sole is the use of a GPU by one elastic tenant.
+type sole struct {
+	since  time.Duration // when its present part began; 0: there is no sole user
+	drains bool
+}
+
+// next goes on to now. A sample period that began after draining did says whether it is done.
+func (s sole) next(is bool, gpu gpuTime, now time.Duration) sole {
+	switch {
+	case !is:
+		return sole{}
+	case s.since == 0:
+		return sole{since: now}
+	case !s.drains && now-s.since >= soleFor && gpu.full && now-gpu.sampled < samplesStale:
+		return sole{since: now, drains: true}
+	case s.drains && (now-s.since >= drainFor || !gpu.full && gpu.sampled-gpu.period() >= s.since):
+		return sole{since: now}
+	}
+	return s
+}
+
+func (s sole) rate() float64 {
+	if s.drains {
+		return soleDrain
+	}
+	return soleUse
+}
 
 // claimant is one active tenant of a GPU. All fields are parts of the GPU.
 type claimant struct {
@@ -39,9 +79,6 @@ func lend(claimants []*claimant) {
 	pour(left, claimants, held, func(c *claimant) float64 { return c.ceiling })
 	for i, c := range claimants {
 		c.rate = max(c.share, held[i])
-	}
-	if len(claimants) == 1 && claimants[0].ceiling >= 1 {
-		claimants[0].rate = soleUse
 	}
 }
 

@@ -143,18 +143,7 @@ type reading struct {
 	full     bool
 	busy     float64
 	foreign  float64
-	over     bool // more work than the GPU can do was charged by its tenants in this period
 	known    bool // the driver's period is known; else it may have begun earlier
-}
-
-// chargeRate is which part of the GPU its launches were to take, by what is known of their costs.
-func (m *member) chargeRate(from, to time.Duration) float64 {
-	before, ok := m.history.at(from)
-	after, _ := m.history.at(to)
-	if !ok || to <= from {
-		return 0
-	}
-	return m.scaleInForce() * float64(after.charged-before.charged) / float64(to-from)
 }
 
 // measure compares what was used in a period with what was charged for it.
@@ -170,7 +159,7 @@ func (m *member) measure(r reading) {
 	if !ok || m.readable < r.at {
 		return
 	}
-	mk := mark{from: r.from, at: r.at, over: r.over, full: r.full, used: r.busy * span, foreign: r.foreign * span,
+	mk := mark{from: r.from, at: r.at, full: r.full, used: r.busy * span, foreign: r.foreign * span,
 		charged: (after.charged - before.charged).Seconds(), granted: granted}
 	mk.company = m.companyOf(before, after)
 	m.bound(&mk, r, before, after)

@@ -37,6 +37,7 @@ const (
 	slowMean           = 2 * time.Second // time constant of the slow mean
 	hogFactor          = 1.5
 	hogMargin          = 1.02
+	percentError       = 0.0075                 // a whole percent, rounded or cut off, is wrong by no more, see middle
 	hogPause           = 500 * time.Millisecond // more before each further one in a row
 	slowWidth          = 0.25                   // bounds further apart, relative to the scale, say nothing to the slow mean
 	marksFor           = 6 * time.Second        // shortest stretch that is kept,
@@ -58,7 +59,6 @@ type mark struct {
 	joined   bool // nothing was used or charged between the mark before and this one
 	company  int
 	full     bool    // the GPU had no idle time
-	over     bool    // more was charged by all tenants than it can do
 	used     float64 // measured
 	foreign  float64 // of those who hold no allocation; some may be ours that could not be told
 	charged  float64
@@ -199,6 +199,7 @@ type evidence struct {
 	idle                   bool    // the GPU had idle time in it
 	endsFull               bool    // but not in the last period
 	over                   bool    // in some period more was charged than the GPU can do
+	exact                  bool    // alone: estimates follow the mean of what was measured
 	least                  float64 // used at least, of what was charged by now
 	before                 float64 // charged before at most, and not used then
 	hogged                 bool    // the tenant used all of the GPU, and was granted less
@@ -232,14 +233,18 @@ func (e evidence) hogs(current float64) bool {
 	return e.least-current*e.before > hogMargin*e.granted && e.used < unlikely*e.granted
 }
 
-// approach moves the scale towards the middle of a window, as far as span is of the time constant.
+// approach moves the scale towards what a window says, as far as span is of the time constant: its middle; or one, if
+// that is within the bounds and the estimates should be right.
 func (e evidence) approach(current float64, span time.Duration) float64 {
 	if e.used <= 0 || e.charged <= 0 || e.high-e.low > slowWidth*current {
 		return current
 	}
 	gain := 1 - math.Exp(-float64(span)/float64(slowMean))
 	middle := e.used / e.charged
-	if middle < current && (e.over || e.overused()) {
+	if e.exact && e.low <= 1 && 1 <= e.high {
+		middle = 1
+	}
+	if middle < current && (e.granted > 1.002*e.span.Seconds() || e.overused()) {
 		return current // a queue grows, or the charge is not to be believed
 	}
 	return bounded(current + gain*(middle-current))
@@ -256,7 +261,6 @@ func bounded(scale float64) float64 { return min(max(scale, scaleMin), scaleMax)
 type window struct {
 	sum     evidence // without bounds
 	foreign float64
-	spans2  float64 // sum of the squares of the periods
 	// Of every end and every beginning of an unbroken run of marks, but the one that goes on.
 	ends2, starts2, lateEnds, lateStarts float64
 	first                                mark
@@ -268,7 +272,7 @@ func (w *window) add(m mark, index int) {
 	switch {
 	case w.sum.span == 0:
 		w.sum.endsFull, w.sum.seen = m.full, m.used > 0
-		w.sum.hogged = true
+		w.sum.hogged, w.sum.exact = true, m.company == alone
 		w.end(m)
 	case w.index != index+1 || !w.first.joined:
 		w.starts2 += w.first.openFrom * w.first.openFrom
@@ -281,10 +285,8 @@ func (w *window) add(m mark, index int) {
 	w.sum.granted += m.granted
 	w.sum.span += span
 	w.sum.idle = w.sum.idle || !m.full
-	w.sum.over = w.sum.over || m.over
 	w.sum.hogged = w.sum.hogged && m.used > unloaded*span.Seconds() && m.granted < m.used
 	w.foreign += m.foreign
-	w.spans2 += span.Seconds() * span.Seconds()
 	w.first, w.index = m, index
 }
 
@@ -297,7 +299,7 @@ func (w *window) end(m mark) {
 // evidence is what the marks say together. What is open at the ends of runs adds up like chance.
 func (w *window) evidence() evidence {
 	found := w.sum
-	rounding := 0.0075*math.Sqrt(w.spans2) + 0.0025*w.sum.span.Seconds()
+	rounding := percentError * w.sum.span.Seconds()
 	after := math.Sqrt(w.ends2)
 	found.before = math.Sqrt(w.starts2 + w.first.openFrom*w.first.openFrom)
 	found.least = max(0, found.used-rounding-w.lateEnds)
