@@ -19,7 +19,6 @@ import (
 
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/scripts/computebench/scene"
-	"github.com/vgpud/vgpud/scripts/computebench/virtual"
 )
 
 const (
@@ -95,14 +94,9 @@ func runOneReal(ctx context.Context, r row, build string) record {
 		return record{Kind: kindOurs, Law: lawOurs, Clock: clockReal, Row: r.id, Title: r.title, Target: r.criteria.String(), err: err,
 			Missed: []string{err.Error()}}
 	}
-	dir, err := os.MkdirTemp("", "computebench-")
-	if err != nil {
-		return failed(err)
-	}
-	defer os.RemoveAll(dir)
-	model, err := virtual.Run(r.scene, virtual.Ours, dir, io.Discard)
-	if err != nil {
-		return failed(err)
+	model := runOneVirtual(r, runKind{kindOurs, lawOurs, clockVirtual}, io.Discard)
+	if model.err != nil {
+		return failed(model.err)
 	}
 	began := time.Now()
 	o, err := runScene(ctx, r, build)
@@ -112,7 +106,7 @@ func runOneReal(ctx context.Context, r row, build string) record {
 	o.Took = time.Since(began)
 	result := r.record(kindOurs, lawOurs, clockReal, o)
 	last := r.criteria.Means[len(r.criteria.Means)-1]
-	here, there := o.Shares(last), model.Shares(last)
+	here, there := o.Shares(last), model.outcome.Shares(last)
 	apart := 0.0
 	for i := range here {
 		apart = max(apart, math.Abs(here[i]-there[i]))

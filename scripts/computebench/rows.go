@@ -238,7 +238,7 @@ func rowsA9A12() []row {
 	below.criteria.MeanError, below.criteria.Throttled = nil, scene.At(0)
 
 	rank := flood("ranks", 40, 2*ms)
-	rank.Load.Path = scene.Collective
+	rank.Load.Path, rank.Threads = scene.Collective, 2
 	group := row{id: "A12/collective", title: "two ranks on two cards that meet after every 10 ms of kernels, 40 % of each",
 		scene: scene.Scene{Length: 60 * s, Cards: 2, Tenants: []scene.Tenant{rank}}, criteria: steady(60*s, 40)}
 	group.criteria.MeanError, group.criteria.Slowdown, group.criteria.Alone = scene.At(2), scene.At(2.75), 10500*us
@@ -281,7 +281,7 @@ func rowsTenants() []row {
 	ceiling := onOff(scene.Elastic, 30, 20)
 	ceiling.Tenants[1].Ceiling = 50
 	capped := row{id: "T3/ceiling", title: "elastic: 30 % on and off every 2 s, 20 % steady with a ceiling of 50 %", scene: ceiling}
-	capped.criteria = scene.Criteria{Means: []scene.Span{whole(60*s, 25, 45)}, MeanError: scene.At(2), Reach: scene.At(100), LenderAt: 0.27}
+	capped.criteria = scene.Criteria{Means: []scene.Span{whole(60*s, 30, 45)}, MeanError: scene.At(2), Reach: scene.At(100), LenderAt: 0.27}
 	alone := row{id: "T3/alone", title: "elastic: 30 %, alone on the card", scene: scene.Scene{Length: 60 * s,
 		Tenants: []scene.Tenant{flood("tenant", 30, 200*us)}}, criteria: steady(60*s, 100)}
 	alone.scene.Tenants[0].Mode = scene.Elastic

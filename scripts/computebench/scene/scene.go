@@ -17,7 +17,7 @@ const (
 	Extended
 	Cooperative
 	Graph
-	Collective // spins until its peers on other cards run, too
+	Collective // spins until its peers on other cards run, too: each thread of the process is a rank on a card of its own
 )
 
 // Load is what each thread of a tenant does, for as long as it is on.

@@ -20,7 +20,7 @@ import (
 const (
 	clockBegin   = 1000 * time.Second     // CLOCK_MONOTONIC when a scene begins
 	samplePeriod = 100 * time.Millisecond // how often the agent asks NVML
-	beatPeriod   = 400 * time.Millisecond
+	beatPeriod   = 200 * time.Millisecond
 	memoryLimit  = 1 << 30
 )
 
@@ -177,13 +177,13 @@ func (a *agent) round(state *decide.SteerState) time.Duration {
 	now := clock(a.run.world.now)
 	var tenants []source.ComputeUsage
 	byKey := map[string]*allocation{}
-	keys := map[int]string{}
+	keys := map[int][]string{}
 	for _, n := range a.allocations {
 		byKey[n.key] = n
 		tenants = append(tenants, a.read(n, now)...)
 		for pid, p := range a.processes {
 			if p.tenant == n.tenant {
-				keys[pid+1] = n.key
+				keys[pid+1] = []string{n.key}
 			}
 		}
 	}

@@ -19,6 +19,7 @@ const (
 	pieceMost      = 100 * time.Millisecond // of a wait: then the shared words are renewed
 	busyFirst      = 20 * time.Microsecond  // pauses while the first launch of a kind is under way
 	busyMost       = time.Millisecond
+	busyPatience   = 3 * time.Second        // and this is how long one waits for it
 	patience       = 10 * time.Second       // a launch is kept waiting no longer
 	collectiveDebt = 200 * time.Millisecond // collectives are kept waiting from here on
 	queryTime      = 500 * time.Nanosecond
@@ -53,6 +54,7 @@ func (o *ours) launch(t *thread, c *caller, card, stream int, l launch) {
 		t.submit(x, stream, l)
 		return
 	}
+	o.harvest(t, false)
 	p := pair{begin: &mark{}, end: &mark{}, ticket: ticket, card: card}
 	t.spend(markTime)
 	t.enqueue(x, stream, item{mark: p.begin})
@@ -77,43 +79,49 @@ func (o *ours) patience(t *thread, c *caller, card int, collective bool) time.Du
 
 // wait asks until the launch may go. False: the process was killed meanwhile.
 func (o *ours) wait(t *thread, card int, l launch, ticket *limiter.Ticket, longest time.Duration) bool {
-	pacer, began, since, pause := o.pacers[card], t.world.now, t.world.now, busyFirst
+	pacer, began, told, pause := o.pacers[card], t.world.now, t.world.now, busyFirst
 	waiting := false
 	for {
 		now := t.world.now
+		ticket.Blind = ticket.Blind || now-began > busyPatience
 		wait := pacer.Ask(l.function, l.blocks, l.threads, clock(now), now-began, longest, ticket)
 		if wait == 0 {
 			break
 		}
-		o.harvest(t)
 		if ticket.Busy {
-			t.until(t.world.now + pause + t.world.late())
+			t.until(now + pause + t.world.late())
 			pause = min(2*pause, busyMost)
 		} else {
-			until := now + min(wait, pieceMost)
 			if !waiting {
-				waiting, since = true, now
+				waiting, told = true, now
 			}
-			pacer.Waiting(clock(now), clock(now+wait), now-since)
-			since = now
-			t.wait(o.changed[card], until+t.world.late())
+			pacer.Waiting(clock(now), clock(now+wait), now-told)
+			told = now
+			t.wait(o.changed[card], now+min(wait, pieceMost)+t.world.late())
 		}
 		if o.process.dead {
 			return false
 		}
+		o.harvest(t, true)
 	}
 	if waiting {
-		pacer.Waited(clock(t.world.now), t.world.now-since)
+		pacer.Waited(clock(t.world.now), t.world.now-told)
 	}
 	o.process.tenant.longest = max(o.process.tenant.longest, t.world.now-began)
 	return true
 }
 
-// harvest looks at a few of the launches that are being measured, and lets the costs of those that are done be learnt.
-func (o *ours) harvest(t *thread) {
-	for asked, notReady := 0, 0; len(o.pairs) > 0 && asked < marksLookAt && notReady < marksNotReady; asked++ {
+// harvest looks at launches that are being measured, at all or at a few, and lets the costs of those that are done be
+// learnt.
+func (o *ours) harvest(t *thread, all bool) {
+	asked, notReady := 0, 0
+	for range len(o.pairs) {
+		if len(o.pairs) == 0 || (!all && (asked >= marksLookAt || notReady >= marksNotReady)) {
+			return
+		}
 		p := o.pairs[0] // taken out while it is looked at: other threads look, too
 		o.pairs = slices.Delete(o.pairs, 0, 1)
+		asked++
 		t.spend(queryTime)
 		if !o.process.contexts[p.card].query(p.end) {
 			notReady++

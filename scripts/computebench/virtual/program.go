@@ -42,6 +42,7 @@ type process struct {
 	tenant   *tenant
 	contexts []*context // by card
 	law      law
+	meetings []*meeting // of collective rounds
 	dead     bool
 }
 
@@ -82,13 +83,12 @@ func (p *process) start(number int) {
 				return
 			}
 			t.until(from)
-			for t.world.now < until && !p.dead {
+			for ; t.world.now < until && !p.dead; n++ {
 				if p.tenant.Load.Path == scene.Collective {
-					p.round(t, c, n)
+					p.round(t, c, number, n-number)
 				} else {
 					p.step(t, c, n)
 				}
-				n++
 			}
 			if p.dead {
 				return
@@ -134,22 +134,20 @@ const (
 	meetingTime  = 500 * time.Microsecond
 )
 
-// round runs one round on all cards: one thread drives them, as one does between a group's start and end.
-func (p *process) round(t *thread, c *caller, _ int) {
-	for card := range p.contexts {
-		for range roundKernels {
-			l := p.newLaunch()
-			l.path = scene.Plain
-			p.law.launch(t, c, card, 0, l)
-		}
+// round is one round of one rank, on its own card.
+func (p *process) round(t *thread, c *caller, rank, number int) {
+	for range roundKernels {
+		l := p.newLaunch()
+		l.path = scene.Plain
+		p.law.launch(t, c, rank, 0, l)
 	}
-	meet := &meeting{missing: len(p.contexts), takes: meetingTime}
-	for card := range p.contexts {
-		p.law.launch(t, c, card, 0, launch{function: 0x2000, blocks: 24, threads: 512, path: scene.Collective,
-			fills: 1, host: launchTime, meet: meet})
+	if number == len(p.meetings) {
+		p.meetings = append(p.meetings, &meeting{missing: len(p.contexts), takes: meetingTime})
 	}
-	for _, x := range p.contexts {
-		t.synchronize(x, 0)
+	p.law.launch(t, c, rank, 0, launch{function: 0x2000, blocks: 24, threads: 512, path: scene.Collective, fills: 1,
+		host: launchTime, meet: p.meetings[number]})
+	t.synchronize(p.contexts[rank], 0)
+	if rank == 0 {
+		p.tenant.rounds++
 	}
-	p.tenant.rounds++
 }
