@@ -16,6 +16,7 @@ enum { US = 1000, MS = 1000000, ENTRIES_APART = 128 };
 struct gs_self gs_self;
 static uint64_t clock_ns;
 static bool locked;
+static int sleeps;
 
 uint64_t gs_now_ns(void) {
   return clock_ns;
@@ -23,6 +24,7 @@ uint64_t gs_now_ns(void) {
 
 void gs_sleep_until(uint64_t time_ns) {
   CHECK(!locked);
+  sleeps++;
   if (time_ns > clock_ns) clock_ns = time_ns;
 }
 
@@ -195,26 +197,31 @@ void test_engine_waits(void) {
   CHECK(clock_ns >= 1012 * MS && clock_ns < 1012 * MS + 100 * US);
 }
 
-/* Sleeps are as long as they can be: a wait takes few of them, and ends in time. */
+/* Gives eight processes 1 to 8 ms of work each, the fourth one's first; answers its mark. */
+static uint64_t start_eight(struct gs_gpu *gpu) {
+  uint64_t mark = kernel(gpu, 3, 0, 7 * MS, 1000);
+  for (uint32_t slot = 0; slot < 8; slot++)
+    if (slot != 3) kernel(gpu, slot, 0, (1 + slot) * MS, 1000);
+  gs_self.slot = 3;
+  sleeps = 0;
+  return mark;
+}
+
+/* A wait ends in time and takes few looks: sleeps are as long as what is known allows. */
 void test_engine_wake_ups(void) {
-  struct gs_gpu *gpu = begin_engine(GS_SHARING_TIME_SLICE);
-  uint64_t first = kernel(gpu, 3, 0, 7 * MS, 1000);
-  for (uint32_t slot = 0; slot < 8; slot++)
-    if (slot != 3) kernel(gpu, slot, 0, (1 + slot) * MS, 1000);
-  gs_self.slot = 3;
-  gs_engine_wait(gpu, first);
-  /* 2 ms of it, then 1 2 2 2 | 2 2 1 of 4-7 and 0-2, and so on: found by looking once a millisecond. */
-  uint64_t end = clock_ns;
-  gpu = begin_engine(GS_SHARING_TIME_SLICE);
-  first = kernel(gpu, 3, 0, 7 * MS, 1000);
-  for (uint32_t slot = 0; slot < 8; slot++)
-    if (slot != 3) kernel(gpu, slot, 0, (1 + slot) * MS, 1000);
-  gs_self.slot = 3;
-  uint64_t before = clock_ns;
-  while (!gs_engine_done(gpu, first))
-    clock_ns += 10 * US;
-  CHECK(clock_ns - before > 30 * MS);
-  CHECK(end >= clock_ns - 10 * US && end <= clock_ns + 50 * US);
+  for (int i = 0; i < 2; i++) {
+    enum gs_sharing sharing = i == 0 ? GS_SHARING_TIME_SLICE : GS_SHARING_MPS;
+    struct gs_gpu *gpu = begin_engine(sharing);
+    gs_engine_wait(gpu, start_eight(gpu));
+    uint64_t woken = clock_ns;
+    CHECK(sleeps <= (sharing == GS_SHARING_TIME_SLICE ? 2 : 40));
+    gpu = begin_engine(sharing);
+    uint64_t mark = start_eight(gpu);
+    while (!gs_engine_done(gpu, mark))
+      clock_ns += 10 * US;
+    CHECK(clock_ns > 1030 * MS);
+    CHECK(woken >= clock_ns - 10 * US && woken <= clock_ns + 50 * US);
+  }
 }
 
 /* 1024 pieces of work are taken at once; the next has to wait for the first to be done. */
