@@ -6,7 +6,6 @@
  */
 #include "graph.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +56,7 @@ bool gs_graph_has_nodes(const struct gs_graph *graph, struct gs_node *const *lis
   return true;
 }
 
-static bool depends(const struct gs_node *node, const struct gs_node *on) {
+bool gs_node_depends(const struct gs_node *node, const struct gs_node *on) {
   for (size_t i = 0; i < node->dependency_count; i++)
     if (node->dependencies[i] == on) return true;
   return false;
@@ -70,7 +69,7 @@ static bool add_dependencies(struct gs_node *node, struct gs_node *const *on, si
   if (!grown) return false;
   node->dependencies = grown;
   for (size_t i = 0; i < count; i++)
-    if (!depends(node, on[i])) grown[node->dependency_count++] = on[i];
+    if (!gs_node_depends(node, on[i])) grown[node->dependency_count++] = on[i];
   return true;
 }
 
@@ -191,18 +190,6 @@ CU_API(cuGraphClone)(CUgraph *out, CUgraph graph) {
   return copy ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CU_API(cuGraphNodeFindInClone)(CUgraphNode *out, CUgraphNode original, CUgraph clone) {
-  ENTER(cuGraphNodeFindInClone);
-  if (!out || !gs_node_valid(original) || !gs_graph_valid(clone)) return CUDA_ERROR_INVALID_VALUE;
-  if (clone->origin != original->graph) return CUDA_ERROR_INVALID_VALUE;
-  for (size_t i = 0; i < clone->count; i++) {
-    if (clone->nodes[i]->origin != original) continue;
-    *out = clone->nodes[i];
-    return CUDA_SUCCESS;
-  }
-  return CUDA_ERROR_INVALID_VALUE;
-}
-
 /* Removes `on` from what the node depends on. False: it did not depend on it. */
 static bool remove_dependency(struct gs_node *node, const struct gs_node *on) {
   for (size_t i = 0; i < node->dependency_count; i++) {
@@ -231,88 +218,12 @@ CU_API(cuGraphDestroyNode)(CUgraphNode node) {
   return CUDA_SUCCESS;
 }
 
-CU_API(cuGraphNodeGetType)(CUgraphNode node, int *type) {
-  ENTER(cuGraphNodeGetType);
-  if (!gs_node_valid(node) || !type) return CUDA_ERROR_INVALID_VALUE;
-  *type = node->action.type;
-  return CUDA_SUCCESS;
-}
-
-/* Answers a list: its length without `out`; else as much of it as fits, the rest of the caller's room empty. */
-struct answer {
-  CUgraphNode *out;
-  size_t room, count;
-};
-
-static void answer(struct answer *list, CUgraphNode node) {
-  if (list->out && list->count < list->room) list->out[list->count] = node;
-  list->count++;
-}
-
-static CUresult finish(struct answer *list, size_t *count) {
-  for (size_t i = list->count; list->out && i < list->room; i++)
-    list->out[i] = NULL;
-  *count = list->out && list->count > list->room ? list->room : list->count;
-  return CUDA_SUCCESS;
-}
-
-CU_API(cuGraphGetNodes)(CUgraph graph, CUgraphNode *out, size_t *count) {
-  ENTER(cuGraphGetNodes);
-  if (!gs_graph_valid(graph) || !count) return CUDA_ERROR_INVALID_VALUE;
-  struct answer list = {.out = out, .room = *count};
-  for (size_t i = 0; i < graph->count; i++)
-    answer(&list, graph->nodes[i]);
-  return finish(&list, count);
-}
-
-CU_API(cuGraphGetRootNodes)(CUgraph graph, CUgraphNode *out, size_t *count) {
-  ENTER(cuGraphGetRootNodes);
-  if (!gs_graph_valid(graph) || !count) return CUDA_ERROR_INVALID_VALUE;
-  struct answer list = {.out = out, .room = *count};
-  for (size_t i = 0; i < graph->count; i++)
-    if (graph->nodes[i]->dependency_count == 0) answer(&list, graph->nodes[i]);
-  return finish(&list, count);
-}
-
-CU_API(cuGraphGetEdges)(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count) {
-  ENTER(cuGraphGetEdges);
-  if (!gs_graph_valid(graph) || !count || !from != !to) return CUDA_ERROR_INVALID_VALUE;
-  struct answer sources = {.out = from, .room = *count};
-  struct answer targets = {.out = to, .room = *count};
-  for (size_t i = 0; i < graph->count; i++) {
-    for (size_t j = 0; j < graph->nodes[i]->dependency_count; j++) {
-      answer(&sources, graph->nodes[i]->dependencies[j]);
-      answer(&targets, graph->nodes[i]);
-    }
-  }
-  (void)finish(&sources, count);
-  return finish(&targets, count);
-}
-
-CU_API(cuGraphNodeGetDependencies)(CUgraphNode node, CUgraphNode *out, size_t *count) {
-  ENTER(cuGraphNodeGetDependencies);
-  if (!gs_node_valid(node) || !count) return CUDA_ERROR_INVALID_VALUE;
-  struct answer list = {.out = out, .room = *count};
-  for (size_t i = 0; i < node->dependency_count; i++)
-    answer(&list, node->dependencies[i]);
-  return finish(&list, count);
-}
-
-CU_API(cuGraphNodeGetDependentNodes)(CUgraphNode node, CUgraphNode *out, size_t *count) {
-  ENTER(cuGraphNodeGetDependentNodes);
-  if (!gs_node_valid(node) || !count) return CUDA_ERROR_INVALID_VALUE;
-  struct answer list = {.out = out, .room = *count};
-  for (size_t i = 0; i < node->graph->count; i++)
-    if (depends(node->graph->nodes[i], node)) answer(&list, node->graph->nodes[i]);
-  return finish(&list, count);
-}
-
 CU_API(cuGraphAddDependencies)(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
   ENTER(cuGraphAddDependencies);
   if (!gs_graph_valid(graph) || !gs_graph_has_nodes(graph, from, count) || !gs_graph_has_nodes(graph, to, count))
     return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; i++)
-    if (from[i] == to[i] || depends(to[i], from[i])) return CUDA_ERROR_INVALID_VALUE;
+    if (from[i] == to[i] || gs_node_depends(to[i], from[i])) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = CUDA_SUCCESS;
   pthread_mutex_lock(&gs_driver.mutex);
   for (size_t i = 0; i < count; i++)
@@ -327,27 +238,10 @@ CU_API(cuGraphRemoveDependencies)(CUgraph graph, const CUgraphNode *from, const 
     return CUDA_ERROR_INVALID_VALUE;
   if (gs_graph_has_memory(graph)) return CUDA_ERROR_NOT_SUPPORTED;
   for (size_t i = 0; i < count; i++)
-    if (!depends(to[i], from[i])) return CUDA_ERROR_INVALID_VALUE;
+    if (!gs_node_depends(to[i], from[i])) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&gs_driver.mutex);
   for (size_t i = 0; i < count; i++)
     (void)remove_dependency(to[i], from[i]);
   pthread_mutex_unlock(&gs_driver.mutex);
   return CUDA_SUCCESS;
-}
-
-/* The graph's shape alone, in Graphviz' language. */
-CU_API(cuGraphDebugDotPrint)(CUgraph graph, const char *path, unsigned flags) {
-  ENTER(cuGraphDebugDotPrint);
-  (void)flags;
-  if (!gs_graph_valid(graph) || !path) return CUDA_ERROR_INVALID_VALUE;
-  FILE *file = fopen(path, "we");
-  if (!file) return CUDA_ERROR_OPERATING_SYSTEM;
-  fprintf(file, "digraph dot {\n");
-  for (size_t i = 0; i < graph->count; i++) {
-    fprintf(file, "\"%zu\" [label=\"type %d\"];\n", i, graph->nodes[i]->action.type);
-    for (size_t j = 0; j < graph->nodes[i]->dependency_count; j++)
-      fprintf(file, "\"%zu\" -> \"%zu\";\n", graph->nodes[i]->dependencies[j]->number, i);
-  }
-  fprintf(file, "}\n");
-  return fclose(file) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }

@@ -62,6 +62,8 @@ bool gs_graph_has_memory(const struct gs_graph *graph);
 /* Whether all of them are nodes of the graph. */
 bool gs_graph_has_nodes(const struct gs_graph *graph, struct gs_node *const *nodes, size_t count);
 
+bool gs_node_depends(const struct gs_node *node, const struct gs_node *on); /* directly */
+
 /* Adds a node; takes what the action names as it is. NULL: no room. */
 struct gs_node *gs_graph_add(struct gs_graph *graph, struct gs_node *const *dependencies, size_t count,
                              const struct gs_action *action);
@@ -75,11 +77,12 @@ CUresult gs_action_check(const struct gs_action *action);
 /* Gives the action's work to the stream; all types but CU_NODE_GRAPH. The caller holds no lock. */
 CUresult gs_action_run(struct gs_context *context, CUstream stream, const struct gs_action *action);
 
-/* What there is behind the functions that set one type's parameters, in a graph or an executable graph: exchanges the
- * node's action for one of the same type. The caller holds gs_driver.mutex. */
-CUresult gs_node_exchange(struct gs_node *node, const struct gs_action *action);
+/* Makes a child graph that the action names a copy of its own. The caller holds gs_driver.mutex. */
+CUresult gs_action_own(struct gs_action *action);
 
-/* Likewise for nodes of any type; what it answers then has been checked as to its type alone. */
+/* What a call's parameters state, not checked yet: a kernel, of which `bytes` are there (the first interface's structure is
+ * shorter), or a node of any type; NOT_SUPPORTED for types that are not modelled. */
+struct gs_action gs_kernel_action(const struct cu_kernel_node *parameters, size_t bytes);
 CUresult gs_action_of(const struct cu_node *node, struct gs_action *action);
 
 /* Whether a node of the graph frees the memory; the caller holds gs_driver.mutex. */

@@ -3,6 +3,8 @@
  *
  * graph_action.c - what one node of a graph does, checked and carried out with the code behind the plain calls.
  */
+#include <string.h>
+
 #include "copy.h"
 #include "graph.h"
 #include "module.h"
@@ -57,5 +59,48 @@ CUresult gs_action_run(struct gs_context *context, CUstream stream, const struct
     return gs_graph_memory_release(action->memory);
   default:
     return CUDA_SUCCESS;
+  }
+}
+
+CUresult gs_action_own(struct gs_action *action) {
+  if (action->type != CU_NODE_GRAPH) return CUDA_SUCCESS;
+  action->child = gs_graph_copy(action->child);
+  if (!action->child) return CUDA_ERROR_OUT_OF_MEMORY;
+  action->child->owned = true;
+  return CUDA_SUCCESS;
+}
+
+struct gs_action gs_kernel_action(const struct cu_kernel_node *parameters, size_t bytes) {
+  struct gs_action action = {.type = CU_NODE_KERNEL};
+  memcpy(&action.kernel, parameters, bytes);
+  if (!action.kernel.context) action.kernel.context = gs_thread.current;
+  return action;
+}
+
+CUresult gs_action_of(const struct cu_node *node, struct gs_action *action) {
+  if (!node) return CUDA_ERROR_INVALID_VALUE;
+  *action = (struct gs_action){.type = node->type};
+  switch (node->type) {
+  case CU_NODE_KERNEL:
+    *action = gs_kernel_action(&node->kernel, sizeof node->kernel);
+    return CUDA_SUCCESS;
+  case CU_NODE_MEMCPY:
+    action->copy = node->memcpy.copy;
+    return CUDA_SUCCESS;
+  case CU_NODE_MEMSET:
+    action->fill = node->memset;
+    return CUDA_SUCCESS;
+  case CU_NODE_HOST:
+    action->host = node->host;
+    return CUDA_SUCCESS;
+  case CU_NODE_GRAPH:
+    action->child = node->graph;
+    return CUDA_SUCCESS;
+  case CU_NODE_WAIT_EVENT:
+  case CU_NODE_EVENT_RECORD:
+    action->event = node->event;
+    return CUDA_SUCCESS;
+  default:
+    return node->type == CU_NODE_EMPTY ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   }
 }

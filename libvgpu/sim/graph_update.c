@@ -4,8 +4,6 @@
  * graph_update.c - changing what the nodes of an executable graph do: one node, named by the node of the graph that it was
  * made of, or all of them after another graph of the same shape.
  */
-#include <string.h>
-
 #include "graph_exec.h"
 
 enum update_result {
@@ -87,10 +85,8 @@ static CUresult set(CUgraphExec exec, CUgraphNode origin, const struct gs_action
 
 /* `bytes` of the structure are there: the first interface's is shorter. */
 static CUresult set_kernel(CUgraphExec exec, CUgraphNode node, const struct cu_kernel_node *kernel, size_t bytes) {
-  struct gs_action action = {.type = CU_NODE_KERNEL};
   if (!kernel) return CUDA_ERROR_INVALID_VALUE;
-  memcpy(&action.kernel, kernel, bytes);
-  if (!action.kernel.context) action.kernel.context = gs_thread.current;
+  const struct gs_action action = gs_kernel_action(kernel, bytes);
   return set(exec, node, &action);
 }
 

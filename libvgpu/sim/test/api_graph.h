@@ -130,4 +130,18 @@ CUevent new_event(void);
 /* GPU time that all kernels took so far, in ms: waits until all is done. */
 unsigned long long busy_ms(void);
 
+CUgraph new_graph(void);
+struct cu_kernel_node kernel_of(const char *name);
+CUgraphNode add_kernel(CUgraph graph, CUgraphNode after, const char *name); /* after: NULL or what it depends on */
+CUgraphExec instantiate(CUgraph graph);
+unsigned long long launch_ms(CUgraphExec exec); /* GPU time that a launch takes; waits for it */
+
+/* test_capture.c: the module is loaded before anything captures, since that is forbidden then. */
+CUcontext begin_capture_case(void);
+CUstream begin_capture(unsigned flags, int mode); /* in a new stream */
+int capture_status(CUstream stream);
+CUgraph end_capture(CUstream stream);
+void end_invalid_capture(CUstream stream); /* it must have been invalidated */
+size_t node_count(CUgraph graph);
+
 #endif
