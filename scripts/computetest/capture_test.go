@@ -43,6 +43,7 @@ func captureOn(t *testing.T, c *card, p *process) captured {
 // A capture stays legal: the driver is asked for exactly what the program asks for, nothing is kept waiting, and the
 // graph's replays pay in full.
 func TestCaptureIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	for mode, name := range []string{"global", "thread-local", "relaxed"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

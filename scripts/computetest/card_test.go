@@ -23,7 +23,7 @@ type card struct {
 	dir  string // its state
 	uuid string
 
-	enter []string // command that leads to where the card can be looked at; empty: here
+	enter []string // command that leads to where the card is looked at; empty: here
 }
 
 // simStatus is what `gpusim status --json` says, as far as it is read here.
@@ -43,22 +43,32 @@ type simStatus struct {
 // newCard makes a card; settings are KEY=VALUE of gpusim init.
 func newCard(t *testing.T, settings ...string) *card {
 	t.Helper()
-	c := &card{t: t, sim: require.Sim(t), dir: filepath.Join(shortTemp(t), "card")}
-	arguments := []string{"--dir", c.dir, "init", "--memory", "16GiB"}
+	return newCardIn(t, nil, settings...)
+}
+
+// newCardIn is newCard, and whoever looks at the card does so through the command enter.
+func newCardIn(t *testing.T, enter []string, settings ...string) *card {
+	t.Helper()
+	c := &card{t: t, sim: require.Sim(t), dir: filepath.Join(shortTemp(t), "card"), enter: enter}
+	arguments := []string{"init", "--memory", "16GiB"}
 	for _, setting := range settings {
 		arguments = append(arguments, "--set", setting)
 	}
-	if out, err := exec.Command(filepath.Join(c.sim, "gpusim"), arguments...).CombinedOutput(); err != nil {
+	if out, err := c.gpusim(arguments...).CombinedOutput(); err != nil {
 		t.Fatalf("gpusim init: %v\n%s", err, out)
 	}
 	c.uuid = c.status().GPUs[0].UUID
 	return c
 }
 
+func (c *card) gpusim(arguments ...string) *exec.Cmd {
+	all := slices.Concat(c.enter, []string{filepath.Join(c.sim, "gpusim"), "--dir", c.dir}, arguments)
+	return exec.Command(all[0], all[1:]...)
+}
+
 func (c *card) status() (status simStatus) {
 	c.t.Helper()
-	arguments := slices.Concat(c.enter, []string{filepath.Join(c.sim, "gpusim"), "--dir", c.dir, "status", "--json"})
-	out, err := exec.Command(arguments[0], arguments[1:]...).Output()
+	out, err := c.gpusim("status", "--json").Output()
 	if err == nil {
 		err = json.Unmarshal(out, &status)
 	}

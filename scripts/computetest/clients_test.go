@@ -15,44 +15,59 @@ import (
 )
 
 // mustBeEqualAndSlowed runs a program of somebody else, which prints the same each time, on the bare card and under 30
-// percent of it: it prints the same, takes as much of the card, and that is 30 percent of its time.
+// percent of it: it prints the same, takes as much of the card, and that is 30 percent of the time.
 func mustBeEqualAndSlowed(t *testing.T, settings []string, environment func(*card) []string, arguments ...string) {
 	t.Helper()
-	run := func(command func(c *card) *exec.Cmd) (output string, busy, took time.Duration) {
-		c := newCard(t, settings...)
-		cmd := command(c)
-		cmd.Env = append(slices.DeleteFunc(cmd.Env, func(line string) bool { return strings.HasPrefix(line, "LD_LIBRARY_PATH=") }),
+	run := func(c *card, command *exec.Cmd) (output string, busy time.Duration, percent float64) {
+		command.Env = append(slices.DeleteFunc(command.Env, func(line string) bool { return strings.HasPrefix(line, "LD_LIBRARY_PATH=") }),
 			environment(c)...)
-		begun := time.Now()
-		p := start(t, cmd)
-		p.wait(time.Minute)
-		took = time.Since(begun)
+		p := start(t, command)
+		first, last := c.watch(p)
 		if p.err != nil {
 			p.fail("ended: %v", p.err)
 		}
-		return p.printed(), c.mark().busy, took
+		return p.printed(), last.busy, last.percentSince(first)
 	}
-	want, wantBusy, bareTook := run(func(c *card) *exec.Cmd {
-		command := exec.Command(arguments[0], arguments[1:]...)
-		command.Env = append(cleanEnvironment(), c.environment()...)
-		return command
-	})
-	if wantBusy < 2*bareTook/5 {
-		t.Fatalf("the card was busy for %s of %s: the program does not depend on it", wantBusy, bareTook)
+	c := newCard(t, settings...)
+	command := exec.Command(arguments[0], arguments[1:]...)
+	command.Env = append(cleanEnvironment(), c.environment()...)
+	want, wantBusy, percent := run(c, command)
+	if percent < 60 {
+		t.Fatalf("without a limit the card is busy %.1f %% of the time: the program does not depend on it", percent)
 	}
 	mustShare(t, 30, 4, func() float64 {
-		got, busy, took := run(func(c *card) *exec.Cmd { return c.limitedCommand(30, arguments[0], arguments[1:]...) })
+		c := newCard(t, settings...)
+		got, busy, percent := run(c, c.limitedCommand(30, arguments[0], arguments[1:]...))
 		if got != want {
 			t.Errorf("under a limit it prints\n%s\nwithout\n%s", got, want)
 		}
 		if busy < wantBusy*99/100 || busy > wantBusy*101/100 {
 			t.Errorf("under a limit the card was busy for %s, without for %s", busy, wantBusy)
 		}
-		t.Logf("took %s, without a limit %s", took, bareTook)
-		// What the program does without the card has not to be paid for.
-		alone := max(0, bareTook-wantBusy)
-		return 100 * float64(busy) / float64(took-alone)
+		return percent
 	})
+}
+
+// watch waits for the program's end and returns the first and the last reading between which the card was at work.
+func (c *card) watch(p *process) (first, last mark) {
+	c.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		now := c.mark()
+		if first.busy == 0 {
+			first = now
+		}
+		if now.busy > last.busy {
+			last = now
+		}
+		select {
+		case <-p.ended:
+			return first, last
+		case <-time.After(50 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			p.fail("has not ended after a minute")
+		}
+	}
 }
 
 func TestFFmpegIsSlowedAndGivesTheSameFrames(t *testing.T) {

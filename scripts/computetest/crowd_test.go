@@ -16,6 +16,7 @@ func shell(first, second string) []string { return []string{"-c", first + " & " 
 
 // Processes of one slice share its credit fairly, by GPU time and not by launches.
 func TestProcessesShareFairly(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ name, first, second string }{
 		{"alike", "kernel=busy_2ms", "kernel=busy_2ms"},
 		{"short and long kernels", "kernel=busy_100us", "kernel=busy_20ms"},

@@ -16,7 +16,7 @@ import (
 // A program that overwrites the page which its processes share: again and again, with anything. It gets no more for it,
 // and does not hang.
 func TestDamagedUsagePageRaisesNoShare(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
+	t.Parallel()
 	for _, test := range []struct {
 		name string
 		fill func(page []byte)
@@ -25,7 +25,7 @@ func TestDamagedUsagePageRaisesNoShare(t *testing.T) {
 		{"ones", func(page []byte) { copy(page, bytes.Repeat([]byte{0xff}, len(page))) }},
 		{"random", func(page []byte) {
 			for i := range page {
-				page[i] = byte(random.Uint32())
+				page[i] = byte(rand.Uint32())
 			}
 		}},
 		{"behind the header", func(page []byte) { clear(page[64:]) }},

@@ -43,7 +43,7 @@ func TestElasticLendsAndGivesBack(t *testing.T) {
 		if got[0] > 35 || got[0] < 28 || got[1] < 45 {
 			t.Errorf("round %d: from one second after B's start, A has %.1f %% (want 28 to 35), B %.1f (want 45 or more)", round, got[0], got[1])
 		}
-		b.kill()
+		b.end()
 		time.Sleep(settle)
 		if got := n.percent(phase, a); got[0] < 90 {
 			t.Errorf("round %d: after B has ended, A has %.1f %% of the card", round, got[0])
@@ -70,7 +70,7 @@ func TestHardSharesAreNeverExceeded(t *testing.T) {
 			if got[1] > 52 || got[1] < 45 {
 				t.Errorf("B has %.1f %%, want 50", got[1])
 			}
-			pods[1].kill()
+			pods[1].end()
 		}
 	}
 }
@@ -98,6 +98,7 @@ func TestNoLimitAtAll(t *testing.T) {
 
 // Users see which rule holds: in the container's environment, in the agent's log and in its metrics.
 func TestPolicyIsVisible(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		mode, env string
 		flags     []string
@@ -126,6 +127,7 @@ func TestPolicyIsVisible(t *testing.T) {
 
 // The agent is killed while containers run: caps hold, nothing hangs; another one comes and nothing shakes.
 func TestAgentComesAndGoes(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		mode   string
 		signal syscall.Signal
@@ -195,6 +197,7 @@ func TestNeighboursWithDifferentKernels(t *testing.T) {
 // Kernels that overlap on the streams of one program take less of the card's time than they take one by one; the agent
 // measures it.
 func TestOverlappingStreamsHaveTheirShare(t *testing.T) {
+	t.Parallel()
 	for _, streams := range []string{"streams=4", "streams=16"} {
 		t.Run(streams, func(t *testing.T) {
 			t.Parallel()

@@ -114,6 +114,16 @@ type pod struct {
 	pid  int // of the program
 	at   time.Time
 	env  map[string]string // what the kubelet was told to set
+	node *node
+}
+
+// end ends the program and gives the pod's slices back.
+func (p *pod) end() {
+	p.t.Helper()
+	p.kill()
+	if err := p.node.kubelet.RemovePod(p.name); err != nil {
+		p.t.Error(err)
+	}
 }
 
 // start starts a pod with this many slices that runs a program, and returns when that is at work.
@@ -132,7 +142,7 @@ func (n *node) start(name string, slices int, arguments ...string) *pod {
 		n.t.Fatal(err)
 	}
 	p := start(n.t, newContainer(a).command(n.t, n.card.environment(), arguments...))
-	return &pod{process: p, name: uid, pid: p.ready(), at: time.Now(), env: a.Response.GetEnvs()}
+	return &pod{process: p, name: uid, pid: p.ready(), at: time.Now(), env: a.Response.GetEnvs(), node: n}
 }
 
 // percent watches the card for a while and answers what each pod had of it.

@@ -46,6 +46,7 @@ func (f flooded) runWith(t *testing.T, variables ...string) {
 
 // Work that is sent as a graph pays for all of its kernels, whatever else is in the graph.
 func TestGraphsKeepToTheirShare(t *testing.T) {
+	t.Parallel()
 	for _, f := range []flooded{
 		{"one kernel", 30, []string{"path=graph", "kernel=busy_10ms"}, 5 * time.Second, 20 * time.Second, 30, 5},
 		{"a hundred kernels", 30, []string{"path=graph", "nodes=100", pick("kernel=busy_1ms", "kernel=busy_10ms")},
@@ -63,6 +64,7 @@ func TestGraphsKeepToTheirShare(t *testing.T) {
 
 // Every function that starts a kernel is held to the share.
 func TestEveryWayToLaunchKeepsToItsShare(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"launch", "ex", "cooperative", "multi", "old", "grid", "ptsz"} {
 		t.Run(path, flooded{"", 30, []string{"path=" + path, "kernel=busy_2ms", "grid=512"}, 4 * time.Second, 20 * time.Second, 30, 4}.run)
 	}
@@ -70,6 +72,7 @@ func TestEveryWayToLaunchKeepsToItsShare(t *testing.T) {
 
 // It makes no difference by which door a program gets at the driver's functions.
 func TestFunctionsFromTheDriverAreLimited(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"launch", "graph", "ptsz"} {
 		f := flooded{"", 30, []string{"path=" + path, "kernel=busy_2ms"}, 4 * time.Second, 20 * time.Second, 30, 4}
 		t.Run(path, func(t *testing.T) { f.runWith(t, "CLIENT_DOOR=getproc") })
@@ -78,6 +81,7 @@ func TestFunctionsFromTheDriverAreLimited(t *testing.T) {
 
 // The customary variable only lowers what was granted; what it cannot mean is taken for the least.
 func TestVariableOnlyLowersTheShare(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		variable        string
 		want, tolerance float64
@@ -102,6 +106,7 @@ func TestVariableOnlyLowersTheShare(t *testing.T) {
 
 // vgpud exec takes whole percents from 1 to 100 and nothing else.
 func TestExecRefusesSharesThatAreNone(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"0", "101", "150", "-5", "50%", "12.5", "", "abc", "99999999999999999999"} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
@@ -136,6 +141,7 @@ func TestExecWithoutAShare(t *testing.T) {
 
 // From nothing to the whole card: the least there is, and no limit.
 func TestSmallestAndLargestShare(t *testing.T) {
+	t.Parallel()
 	for _, f := range []flooded{
 		{"1 percent", 1, []string{"kernel=busy_1ms"}, 8 * time.Second, 30 * time.Second, 1, 0.5},
 		{"10 percent of tiny kernels", 10, []string{"kernel=busy_20us"}, 5 * time.Second, 20 * time.Second, 10, 3},
@@ -148,6 +154,7 @@ func TestSmallestAndLargestShare(t *testing.T) {
 
 // Streams and threads of one process have one credit together.
 func TestManyThreadsAndStreamsShareOneCredit(t *testing.T) {
+	t.Parallel()
 	for _, f := range []flooded{
 		{"16 threads", 30, []string{"threads=16", "kernel=busy_2ms"}, 5 * time.Second, 20 * time.Second, 30, 4},
 		{"16 streams", 30, []string{"streams=16", "kernel=busy_2ms"}, 5 * time.Second, 20 * time.Second, 30, 4},

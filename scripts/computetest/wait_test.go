@@ -29,6 +29,7 @@ func deepInDebt(t *testing.T, c *card) (p *process, pid int) {
 
 // A program that waits for GPU time answers signals at once, those that end it and those that it handles.
 func TestWaitingProgramAnswersSignals(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		signal  syscall.Signal
 		code    int
@@ -90,8 +91,9 @@ func processorTime(t *testing.T, pid int) time.Duration {
 }
 
 // Monotonic time may be another one in the container: it is moved by a time namespace. The simulated card lives by
-// monotonic time, too, so whoever looks at it has to do so from inside.
+// monotonic time, too, so whoever looks at it has to do so with the same offset.
 func TestShareHoldsInAnotherTimeNamespace(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, offset string
 		whole        bool // vgpud exec is inside, too
@@ -102,13 +104,12 @@ func TestShareHoldsInAnotherTimeNamespace(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			unshare, nsenter := require.Tool(t, "unshare"), require.Tool(t, "nsenter")
-			move := []string{unshare, "--time", "--monotonic", test.offset, "--"}
+			move := []string{require.Tool(t, "unshare"), "--time", "--monotonic", test.offset, "--"}
 			err := exec.Command(move[0], append(move[1:], "true")...).Run()
 			require.Need(t, "root", err == nil, "no time namespace can be made")
 			flood := []string{program(t, "flood"), "kernel=busy_2ms", "seconds=60"}
 			mustShare(t, 30, 4, func() float64 {
-				c := newCard(t)
+				c := newCardIn(t, move)
 				arguments := flood
 				if !test.whole {
 					arguments = slices.Concat(move, flood)
@@ -119,7 +120,7 @@ func TestShareHoldsInAnotherTimeNamespace(t *testing.T) {
 				}
 				p := start(t, command)
 				defer p.kill()
-				c.enter = []string{nsenter, "--time", "--target", strconv.Itoa(p.ready())}
+				p.ready()
 				time.Sleep(settle)
 				return c.percentOver(4 * time.Second)
 			})

@@ -29,7 +29,7 @@ try:
     print("ready=1", flush=True)
 
     for _ in range(LAUNCHES):  # arguments by value, in the "extra" buffer
-        function(data, numpy.uint32(values.size), block=(256, 1, 1), grid=(256, 1))
+        function(data, numpy.uint32(values.size), block=(256, 1, 1), grid=(1024, 1))
     context.synchronize()
     print("called", LAUNCHES)
 
@@ -38,7 +38,7 @@ try:
     begin, end = cuda.Event(), cuda.Event()
     begin.record(streams[0])
     for i in range(LAUNCHES):
-        function.prepared_async_call((256, 1), (256, 1, 1), streams[i % 3], data, values.size)
+        function.prepared_async_call((1024, 1), (256, 1, 1), streams[i % 3], data, values.size)
     end.record(streams[0])
     for stream in streams:
         stream.synchronize()
@@ -46,7 +46,7 @@ try:
 
     for _ in range(LAUNCHES // 4):  # a program that waits for each
         for _ in range(4):
-            function.prepared_call((256, 1), (256, 1, 1), data, values.size)
+            function.prepared_call((1024, 1), (256, 1, 1), data, values.size)
         context.synchronize()
     print("waited for", LAUNCHES)
 
