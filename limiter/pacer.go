@@ -16,8 +16,11 @@ struct vgpu_process_pacer {
 
 // One launch that asks: the quick way first, as libvgpu does.
 static uint64_t pacer_ask(struct vgpu_process_pacer *p, uint64_t function, uint64_t blocks, uint32_t threads,
-                          uint64_t now, uint64_t waited, uint64_t patience, struct vgpu_ticket *ticket) {
+                          uint64_t now, uint64_t waited, uint64_t patience, bool collective, struct vgpu_ticket *ticket) {
   struct vgpu_cost *cost = vgpu_cost_find(&p->costs, (const void *)(uintptr_t)function, blocks, threads);
+  if (collective) {
+    __atomic_fetch_or(&cost->flags, VGPU_COST_COLLECTIVE, __ATOMIC_RELAXED);
+  }
   if (ticket->cost == NULL && vgpu_pace_quick(&p->pacer, cost, ticket)) {
     return 0;
   }
@@ -42,8 +45,8 @@ const PatienceMax = time.Duration(C.VGPU_WAIT_MAX_NS)
 // and benchmarks. Several books of one program act as several processes of the container. Methods may be called from
 // several goroutines, each with tickets of its own.
 type Pacer struct {
-	c    *C.struct_vgpu_process_pacer
-	book *Book
+	c           *C.struct_vgpu_process_pacer
+	collectives map[uintptr]bool
 }
 
 // Ticket is one launch. The zero value asks for the first time.
@@ -63,7 +66,8 @@ func NewPacer(book *Book, device int) *Pacer {
 
 // NewCappedPacer is NewPacer for a process with a cap of its own, from its environment.
 func NewCappedPacer(book *Book, device int, ceilingPPM uint32) *Pacer {
-	p := &Pacer{c: (*C.struct_vgpu_process_pacer)(C.calloc(1, C.sizeof_struct_vgpu_process_pacer)), book: book}
+	p := &Pacer{c: (*C.struct_vgpu_process_pacer)(C.calloc(1, C.sizeof_struct_vgpu_process_pacer)),
+		collectives: map[uintptr]bool{}}
 	C.vgpu_rate_open(&p.c.pacer.rate, book.book, C.uint32_t(device), C.uint32_t(ceilingPPM))
 	return p
 }
@@ -74,13 +78,16 @@ func (p *Pacer) Close() {
 	p.c = nil
 }
 
+// SetCollective says, before its first launch, that a function is a collective: what it takes may be waiting for its peers.
+func (p *Pacer) SetCollective(function uintptr) { p.collectives[function] = true }
+
 // Ask asks for a launch of a function (0 blocks and threads: of a graph). 0: launch. Else: wait at most so long, then ask
 // again with the same ticket. waited: how long this launch has waited in all; patience: after this time it launches
 // whatever the debt.
 func (p *Pacer) Ask(function uintptr, blocks uint64, threads uint32, now, waited, patience time.Duration, t *Ticket) time.Duration {
 	t.c.blind = C.bool(t.Blind)
 	wait := C.pacer_ask(p.c, C.uint64_t(function), C.uint64_t(blocks), C.uint32_t(threads), C.uint64_t(now),
-		C.uint64_t(waited), C.uint64_t(patience), &t.c)
+		C.uint64_t(waited), C.uint64_t(patience), C.bool(p.collectives[function]), &t.c)
 	t.Sample, t.Busy, t.Charged = bool(t.c.sample), bool(t.c.busy), time.Duration(t.c.charged_ns)
 	return time.Duration(wait)
 }

@@ -91,6 +91,22 @@ func (s *Steering) Publish(device int, rate Rate, now time.Duration) error {
 	return nil
 }
 
+// SetCompute changes what is granted of a device's GPU time, as the function of this name does, by the caller's clock. It is
+// not on disk when it returns.
+func (s *Steering) SetCompute(device int, compute Compute, now time.Duration) error {
+	err := compute.validate()
+	if err == nil && (device < 0 || device >= len(s.limits.Devices)) {
+		err = fmt.Errorf("no device %d", device)
+	}
+	if err == nil {
+		err = errors.Join(setCompute(s.mapped, device, compute, now), wakeWaiters(s.mapped, device))
+	}
+	if err != nil {
+		return fmt.Errorf("set compute share: %w", err)
+	}
+	return nil
+}
+
 // Beat tells the processes that somebody steers. At least twice a second.
 func (s *Steering) Beat() { beat(s.mapped) }
 

@@ -23,17 +23,18 @@
 #define ELAPSED_MAX_NS ((uint64_t)86400 * 1000000000) /* above: the driver gave nonsense */
 
 enum {
-  MEAN_SAMPLES = 16,       /* the mean follows changes as one over so many samples, */
-  MEAN_SAMPLES_WIDE = 256, /* or over so many where they differ much */
-  FALL_SHIFT = 1,          /* the envelope falls by this part (a power of two) of a difference, */
-  RISE_SHIFT = 4,          /* and rises by this */
-  DEVIATION_SHIFT = 5,     /* the deviation follows by this */
-  STEADY_PART = 10,        /* steady: the deviation is at most this part of the estimate, */
-  WIDE_PART = 4,           /* they differ much: from this part on, */
-  NARROW_PART = 16,        /* to this part */
-  STEADY_SAMPLES = 8,      /* after so many samples */
-  ABOVE_MOST = 16,         /* samples in a row above twice the estimate */
-  GUESSES_BELIEVED = 4096  /* guesses that are put right, at most */
+  MEAN_SAMPLES = 16,         /* the mean follows changes as one over so many samples, */
+  MEAN_SAMPLES_WIDE = 256,   /* or over so many where they differ much */
+  FALL_SHIFT = 1,            /* the envelope falls by this part (a power of two) of a difference, */
+  RISE_SHIFT = 4,            /* and rises by this */
+  RISE_SHIFT_COLLECTIVE = 6, /* (that of collectives, which falls all the way, by this), */
+  DEVIATION_SHIFT = 5,       /* the deviation follows by this */
+  STEADY_PART = 10,          /* steady: the deviation is at most this part of the estimate, */
+  WIDE_PART = 4,             /* they differ much: from this part on, */
+  NARROW_PART = 16,          /* to this part */
+  STEADY_SAMPLES = 8,        /* after so many samples */
+  ABOVE_MOST = 16,           /* samples in a row above twice the estimate */
+  GUESSES_BELIEVED = 4096    /* guesses that are put right, at most */
 };
 
 /* Twice the logarithm to the base of 2, rounded down. */
@@ -108,8 +109,10 @@ void vgpu_cost_give_up(struct vgpu_cost *cost) {
   vgpu_store(&cost->first, 0u);
 }
 
-/* The estimate after sample number `samples` (from 1). `wide`: the samples differ much. */
-static uint64_t estimate(uint64_t cost, uint64_t sample, uint32_t samples, bool alone, bool wide) {
+/* The estimate after sample number `samples` (from 1), by the flags of the key. */
+static uint64_t estimate(uint64_t cost, uint64_t sample, uint32_t samples, bool alone, uint32_t flags) {
+  bool wide = (flags & VGPU_COST_WIDE) != 0;
+  bool collective = (flags & VGPU_COST_COLLECTIVE) != 0;
   if (samples <= 1 || (samples == 2 && (alone || sample < cost))) {
     return sample;
   }
@@ -117,7 +120,10 @@ static uint64_t estimate(uint64_t cost, uint64_t sample, uint32_t samples, bool 
     uint64_t most = wide ? MEAN_SAMPLES_WIDE : MEAN_SAMPLES, weight = samples - 1 < most ? samples - 1 : most;
     return sample > cost ? cost + (sample - cost) / weight : cost - (cost - sample) / weight;
   }
-  return sample > cost ? cost + ((sample - cost) >> RISE_SHIFT) : cost - ((cost - sample) >> FALL_SHIFT);
+  if (sample > cost) {
+    return cost + ((sample - cost) >> (collective ? RISE_SHIFT_COLLECTIVE : RISE_SHIFT));
+  }
+  return collective ? sample : cost - ((cost - sample) >> FALL_SHIFT);
 }
 
 /* The flags after one more sample. What decides how often launches are measured, and how fast the mean moves, must not
@@ -172,11 +178,23 @@ static int64_t put_guesses_right(struct vgpu_cost *cost, uint64_t known) {
   return count * each;
 }
 
+uint64_t vgpu_cost_spun(const struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns) {
+  uint64_t own = charged_ns != 0 ? charged_ns : VGPU_COST_GUESS_NS;
+  bool collective = (vgpu_load_relaxed(&cost->flags) & VGPU_COST_COLLECTIVE) != 0;
+  uint64_t elapsed = elapsed_ns < VGPU_COST_MAX_NS ? elapsed_ns : VGPU_COST_MAX_NS;
+  return collective && elapsed_ns <= ELAPSED_MAX_NS && elapsed > own ? elapsed - own : 0;
+}
+
 int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns, bool alone) {
   uint64_t before = vgpu_load_relaxed(&cost->cost_ns);
   if (elapsed_ns > ELAPSED_MAX_NS) {
     vgpu_cost_give_up(cost);
     return charged_ns == 0 ? (int64_t)vgpu_cost_guess(cost) : 0;
+  }
+  bool collective = (vgpu_load_relaxed(&cost->flags) & VGPU_COST_COLLECTIVE) != 0;
+  alone = alone && !collective;
+  if (collective && charged_ns == 0 && elapsed_ns > VGPU_COST_GUESS_NS) {
+    elapsed_ns = VGPU_COST_GUESS_NS; /* who knows how long it spun */
   }
   uint64_t sample = elapsed_ns < ELAPSED_MIN_NS ? ELAPSED_MIN_NS : elapsed_ns;
   sample = sample < VGPU_COST_MAX_NS ? sample : VGPU_COST_MAX_NS;
@@ -186,7 +204,7 @@ int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t ch
   if (is_another(cost, sample, before)) {
     samples = 1;
   }
-  uint64_t after = estimate(before, sample, samples, alone, (flags & VGPU_COST_WIDE) != 0);
+  uint64_t after = estimate(before, sample, samples, alone, flags);
   uint64_t difference = samples <= 1 ? 0 : sample > before ? sample - before : before - sample;
   vgpu_store_relaxed(&cost->samples, samples);
   mark(cost, sample, difference, after, samples);

@@ -89,6 +89,10 @@ void vgpu_cost_give_up(struct vgpu_cost *cost);
  * is charged by guess. */
 int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns, bool alone);
 
+/* For how long a collective spun until its peers came, as far as can be told: what it took beyond what is charged for
+ * it. Nothing for others. Collectives follow the lower envelope also while alone. */
+uint64_t vgpu_cost_spun(const struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns);
+
 /* The key's content changed (a graph was updated): keep the estimate, measure the next launch. */
 void vgpu_cost_doubt(struct vgpu_cost *cost);
 

@@ -60,9 +60,13 @@ uint64_t vgpu_pace(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t no
 }
 
 void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t elapsed_ns) {
+  uint64_t spun = vgpu_cost_spun(ticket->cost, elapsed_ns, ticket->charged_ns);
   int64_t more = vgpu_cost_learn(ticket->cost, elapsed_ns, ticket->charged_ns, vgpu_rate_is_alone(&pacer->rate));
   if (more != 0) {
     vgpu_rate_correct(&pacer->rate, more);
+  }
+  if (spun != 0) {
+    vgpu_rate_spun(&pacer->rate, spun);
   }
 }
 

@@ -242,22 +242,30 @@ uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t n
   return 0;
 }
 
+/* Adds to what was bought, scaled; `amount` is modulo 2^64, so it may be a difference. */
+static void add_spent(struct vgpu_rate_book *rate, uint64_t amount) {
+  __atomic_fetch_add(&usage_of(rate)->spent_ns, amount, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&rate->own_spent_ns, amount, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&rate->ceiling_spent_ns, amount, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&rate->served_ns, amount, __ATOMIC_RELAXED);
+}
+
 void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns) {
   struct vgpu_line line;
   vgpu_line_read(limits_of(rate), &line);
   uint64_t estimate = more_ns < 0 ? -(uint64_t)more_ns : (uint64_t)more_ns;
   estimate = estimate < VGPU_COST_MAX_NS ? estimate : VGPU_COST_MAX_NS;
   uint64_t amount = vgpu_times_ppm(estimate, line.scale_ppm);
-  if (more_ns < 0) {
-    estimate = -estimate;
-    amount = -amount;
-  }
-  struct vgpu_usage_device *usage = usage_of(rate);
-  __atomic_fetch_add(&usage->spent_ns, amount, __ATOMIC_SEQ_CST);
-  __atomic_fetch_add(&usage->charged_ns, estimate, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&rate->own_spent_ns, amount, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&rate->ceiling_spent_ns, amount, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&rate->served_ns, amount, __ATOMIC_RELAXED);
+  add_spent(rate, more_ns < 0 ? -amount : amount);
+  __atomic_fetch_add(&usage_of(rate)->charged_ns, more_ns < 0 ? -estimate : estimate, __ATOMIC_RELAXED);
+}
+
+void vgpu_rate_spun(struct vgpu_rate_book *rate, uint64_t spun_ns) {
+  struct vgpu_line line;
+  vgpu_line_read(limits_of(rate), &line);
+  uint64_t spun = spun_ns < VGPU_COST_MAX_NS ? spun_ns : VGPU_COST_MAX_NS;
+  add_spent(rate, vgpu_times_ppm(spun / VGPU_SPIN_PART, line.scale_ppm));
+  __atomic_fetch_add(&usage_of(rate)->charged_ns, spun, __ATOMIC_RELAXED);
 }
 
 void vgpu_rate_waiting(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t until_ns, uint64_t waited_ns) {

@@ -33,6 +33,7 @@
 #define VGPU_TURN_NS ((uint64_t)4000000) /* a waiter that has not come back so long after its wait is not waited for */
 #define VGPU_LEAD_NS ((uint64_t)2000000) /* lead in GPU time that a process may have over one that waits */
 #define VGPU_ACTIVE_NS ((uint64_t)300000000) /* who has not asked for so long starts level with those who have */
+enum { VGPU_SPIN_PART = 16 };                /* stable for shares above one in so many and one */
 enum { VGPU_OPEN_PPM = 950000 };             /* from this rate on an elastic allocation is as good as alone */
 
 /* This process's view of one device of one book. Private memory; forgotten after a fork (vgpu_rate_open again). All
@@ -72,6 +73,10 @@ uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t n
 
 /* Books what turned out dearer (> 0) or cheaper (< 0) than was bought, by estimate. */
 void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns);
+
+/* Books what collectives spun. It was used, so it is told; but it is only paid for to one part in VGPU_SPIN_PART: a rank
+ * that paid for waiting would be late the next time, and let its peers wait and pay for longer than that. */
+void vgpu_rate_spun(struct vgpu_rate_book *rate, uint64_t spun_ns);
 
 /* A thread begins to wait for GPU time until `until_ns` (`waited_ns` is 0), or goes on waiting; `waited_ns`: how long it
  * has since the last call. */

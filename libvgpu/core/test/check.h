@@ -27,6 +27,12 @@ static int checks_passed, checks_failed, checks_skipped;
 #define CHECK(condition) check((condition), #condition, __FILE__, __LINE__)
 #define CHECK_EQUAL(got, want) check_equal((uint64_t)(got), (uint64_t)(want), #got, __FILE__, __LINE__)
 
+/* A check that is made so often that it counts only when it fails. */
+#define CHECK_EACH(condition)                                       \
+  do {                                                              \
+    if (!(condition)) check(false, #condition, __FILE__, __LINE__); \
+  } while (0)
+
 static inline void check(bool holds, const char *text, const char *file, int line) {
   checks_passed += holds;
   checks_failed += !holds;

@@ -20,14 +20,14 @@ enum { UNMEASURED_MOST = 64, QUEUE_MOST = 1024, LAUNCH_NS = 2000 };
 static inline struct pair make_compute_pair(uint32_t mode, uint32_t share_ppm, uint64_t now_ns) {
   struct pair pair = make_pair(1, 1000);
   struct vgpu_compute compute = {mode, share_ppm, mode == VGPU_COMPUTE_HARD ? share_ppm : (uint32_t)VGPU_PPM};
-  CHECK_EQUAL(vgpu_limits_set_compute(pair.limits, 0, &compute, now_ns), 0);
+  CHECK_EACH(vgpu_limits_set_compute(pair.limits, 0, &compute, now_ns) == 0);
   return pair;
 }
 
 /* Publishes as the agent would. */
 static inline void publish(struct pair pair, uint32_t rate_ppm, uint32_t scale_ppm, uint32_t flags, uint64_t now_ns) {
   struct vgpu_line line;
-  CHECK(vgpu_line_read(&pair.limits->devices[0], &line));
+  CHECK_EACH(vgpu_line_read(&pair.limits->devices[0], &line));
   vgpu_line_continue(&line, now_ns);
   line.rate_ppm = rate_ppm;
   line.scale_ppm = scale_ppm;
