@@ -25,6 +25,7 @@ const (
 	mixedFor        = 3 * time.Second         // after this time without a pure period mixed ones are taken
 	readableLately  = time.Second             // a tenant that cannot be read keeps what it was lent for so long
 	unloaded        = 0.98                    // a GPU that is less busy had idle time
+	noticed         = 25                      // the driver shows the use of this part of a period
 	unpercent       = 0.0025                  // middle of what a whole percent can mean, rounded or cut off
 	usedOver        = time.Second             // over which Used is told
 	overShareOver   = 5 * time.Second         // over which use is compared with what was granted
@@ -167,7 +168,9 @@ func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
 		}
 	}
 	from, joined := c.begin(at)
-	c.full = total >= unloaded
+	// A tenant that launched something and has no sample was left out by the driver: what it used is not known.
+	missed := func(m *member) bool { return busy[m.tenant.Key] == 0 && m.launched(from, at) }
+	c.full = total >= unloaded || slices.ContainsFunc(c.members, missed)
 	foreign := 0.0
 	for key, part := range busy {
 		if !slices.ContainsFunc(c.members, func(m *member) bool { return m.tenant.Key == key }) {
@@ -176,6 +179,9 @@ func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
 	}
 	c.foreign = min(1, foreign)
 	for _, m := range c.members {
+		if missed(m) {
+			continue
+		}
 		part := middle(min(1, busy[m.tenant.Key]))
 		m.measure(reading{from: from, at: at, joined: joined, full: c.full, busy: part, foreign: c.foreign,
 			known: c.period() > 0})

@@ -32,6 +32,7 @@ type moment struct {
 	company [mixed]time.Duration
 	open    time.Duration // of the charged, at most so much may not have run yet: the last large launch
 	launch  time.Duration // when charged last changed
+	step    time.Duration // by how much it may be wrong: what was charged between this moment's neighbours
 }
 
 // history is the recent past of a tenant in steps of a round, oldest first. Between two moments everything is taken for
@@ -88,7 +89,7 @@ func (h history) at(t time.Duration) (known moment, ok bool) {
 	}
 	a, b := h[i-1], h[i]
 	part := float64(t-a.at) / float64(b.at-a.at)
-	return moment{at: t, charged: a.charged + scaled(b.charged-a.charged, part), granted: a.granted + scaled(b.granted-a.granted, part),
+	return moment{at: t, step: max(b.charged-a.charged, a.charged-b.charged), charged: a.charged + scaled(b.charged-a.charged, part), granted: a.granted + scaled(b.granted-a.granted, part),
 		company: [mixed]time.Duration{a.company[alone] + scaled(b.company[alone]-a.company[alone], part),
 			a.company[together] + scaled(b.company[together]-a.company[together], part)},
 		open: max(a.open, b.open), launch: min(b.launch, t)}, true

@@ -146,6 +146,13 @@ type reading struct {
 	known    bool // the driver's period is known; else it may have begun earlier
 }
 
+// launched says whether it charged enough between two times to be seen by the driver.
+func (m *member) launched(from, to time.Duration) bool {
+	before, ok := m.history.at(from)
+	after, _ := m.history.at(to)
+	return ok && scaled(after.charged-before.charged, m.scaleInForce()) > (to-from)/noticed
+}
+
 // measure compares what was used in a period with what was charged for it.
 func (m *member) measure(r reading) {
 	span := (r.at - r.from).Seconds()
@@ -191,10 +198,12 @@ func (m *member) companyOf(before, after moment) int {
 func (m *member) bound(mk *mark, r reading, before, after moment) {
 	current := m.scaleInForce()
 	ahead := burst.Seconds() * m.rate / current
+	mk.edgeFrom, mk.edgeAt = before.step.Seconds(), after.step.Seconds()
 	mk.openFrom, mk.openAt = before.open.Seconds()+ahead, after.open.Seconds()+ahead
 	mk.total = after.charged
 	if previous, joined := m.scale.before(r, before); joined {
 		mk.joined = true
+		mk.granted += m.rate * (r.from - previous.at).Seconds()
 		mk.openFrom, mk.lateFrom, mk.tail, mk.tailOpen = previous.openAt, previous.lateAt, previous.tail, previous.tailOpen
 	} else if r.joined && m.scale.rested == r.from {
 		mk.openFrom = 0

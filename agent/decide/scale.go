@@ -66,6 +66,8 @@ type mark struct {
 	granted  float64
 	// What can be charged before `from` and be used after it, and the same for `at`.
 	openFrom, openAt float64
+	// How far charged can be wrong because launches are seen in steps, at `from` and at `at`.
+	edgeFrom, edgeAt float64
 	// What can be used before and charged after. tail is what was used since the last charge, tailOpen what was open then.
 	lateFrom, lateAt, tail, tailOpen float64
 }
@@ -198,8 +200,8 @@ type evidence struct {
 	span                   time.Duration
 	idle                   bool    // the GPU had idle time in it
 	endsFull               bool    // but not in the last period
-	over                   bool    // in some period more was charged than the GPU can do
 	exact                  bool    // alone: estimates follow the mean of what was measured
+	launch                 float64 // the largest that was charged and had not run
 	least                  float64 // used at least, of what was charged by now
 	before                 float64 // charged before at most, and not used then
 	hogged                 bool    // the tenant used all of the GPU, and was granted less
@@ -219,7 +221,7 @@ func (e evidence) correction(current float64) (corrected float64, wrong bool) {
 		}
 		return bounded(min(math.Sqrt(middle*e.low), current*deadBeat)), true
 	case e.high < current/deadBand:
-		if e.endsFull || !e.seen || e.overused() {
+		if e.endsFull || !e.seen || e.overused(current) {
 			return current, false // what is charged waits in a queue, or cannot be told from other processes' use
 		}
 		return bounded(max(math.Sqrt(middle*e.high), current/deadBeat)), true
@@ -244,15 +246,16 @@ func (e evidence) approach(current float64, span time.Duration) float64 {
 	if e.exact && e.low <= 1 && 1 <= e.high {
 		middle = 1
 	}
-	if middle < current && (e.granted > 1.002*e.span.Seconds() || e.overused()) {
+	if middle < current && (e.granted > 1.002*e.span.Seconds() || e.overused(current)) {
 		return current // a queue grows, or the charge is not to be believed
 	}
 	return bounded(current + gain*(middle-current))
 }
 
-// overused says that the tenant was measured to use more than it was granted: then its costs are not too high.
-func (e evidence) overused() bool {
-	return e.used > 1.05*e.granted+0.02
+// overused says that the tenant was measured to use more than it was granted, one launch left out: then its costs are not
+// too high.
+func (e evidence) overused(current float64) bool {
+	return e.used-current*e.launch > 1.05*e.granted+0.02
 }
 
 func bounded(scale float64) float64 { return min(max(scale, scaleMin), scaleMax) }
@@ -262,9 +265,9 @@ type window struct {
 	sum     evidence // without bounds
 	foreign float64
 	// Of every end and every beginning of an unbroken run of marks, but the one that goes on.
-	ends2, starts2, lateEnds, lateStarts float64
-	first                                mark
-	index                                int // of first
+	ends2, starts2, lateEnds, lateStarts, endEdges2, startEdges2 float64
+	first                                                        mark
+	index                                                        int // of first
 }
 
 // add takes the mark at index in, which is older than those before.
@@ -276,6 +279,7 @@ func (w *window) add(m mark, index int) {
 		w.end(m)
 	case w.index != index+1 || !w.first.joined:
 		w.starts2 += w.first.openFrom * w.first.openFrom
+		w.startEdges2 += w.first.edgeFrom * w.first.edgeFrom
 		w.lateStarts += w.first.lateFrom
 		w.end(m)
 	}
@@ -283,6 +287,7 @@ func (w *window) add(m mark, index int) {
 	w.sum.used += m.used
 	w.sum.charged += m.charged
 	w.sum.granted += m.granted
+	w.sum.launch = max(w.sum.launch, m.openFrom, m.openAt)
 	w.sum.span += span
 	w.sum.idle = w.sum.idle || !m.full
 	w.sum.hogged = w.sum.hogged && m.used > unloaded*span.Seconds() && m.granted < m.used
@@ -293,6 +298,7 @@ func (w *window) add(m mark, index int) {
 // end notes that a run of marks ends with m.
 func (w *window) end(m mark) {
 	w.ends2 += m.openAt * m.openAt
+	w.endEdges2 += m.edgeAt * m.edgeAt
 	w.lateEnds += m.lateAt
 }
 
@@ -300,8 +306,8 @@ func (w *window) end(m mark) {
 func (w *window) evidence() evidence {
 	found := w.sum
 	rounding := percentError * w.sum.span.Seconds()
-	after := math.Sqrt(w.ends2)
-	found.before = math.Sqrt(w.starts2 + w.first.openFrom*w.first.openFrom)
+	after := math.Sqrt(w.ends2) + math.Sqrt(w.startEdges2+w.first.edgeFrom*w.first.edgeFrom)
+	found.before = math.Sqrt(w.starts2+w.first.openFrom*w.first.openFrom) + math.Sqrt(w.endEdges2)
 	found.least = max(0, found.used-rounding-w.lateEnds)
 	found.low = found.least / (found.charged + found.before)
 	found.high = math.Inf(1)
