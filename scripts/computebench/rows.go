@@ -7,6 +7,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/vgpud/vgpud/scripts/computebench/scene"
@@ -52,6 +53,13 @@ func steady(length time.Duration, percent ...float64) scene.Criteria {
 	return scene.Criteria{Means: []scene.Span{whole(length, percent...)}, MeanError: scene.At(1)}
 }
 
+// spaced is a duration as people write it: 20 µs.
+func spaced(d time.Duration) string {
+	text := d.String()
+	digits := strings.LastIndexAny(text, "0123456789") + 1
+	return text[:digits] + " " + text[digits:]
+}
+
 // allRows is the table, in its order.
 func allRows() []row {
 	var rows []row
@@ -71,7 +79,7 @@ func rowsA1() []row {
 			c := steady(60*s, float64(cap))
 			c.P95, c.Overshoot = scene.At(3), scene.At(5)
 			rows = append(rows, row{
-				id: fmt.Sprintf("A1/%d/%v", cap, kernel), title: fmt.Sprintf("one tenant, %d %%, kernels of %v", cap, kernel),
+				id: fmt.Sprintf("A1/%d/%v", cap, kernel), title: fmt.Sprintf("one tenant, %d %%, kernels of %s", cap, spaced(kernel)),
 				scene: scene.Scene{Length: 60 * s, Tenants: []scene.Tenant{flood("tenant", cap, kernel)}}, criteria: c, peers: true,
 				real:  (cap == 30 && kernel >= 200*us) || (cap == 75 && kernel == 2*ms),
 				short: cap == 30 && kernel == 2*ms,
@@ -97,9 +105,9 @@ func rowsA2A3() []row {
 	var rows []row
 	for _, kernel := range []time.Duration{200 * us, 20 * ms} {
 		rows = append(rows,
-			pair(fmt.Sprintf("A2/30-70/%v", kernel), fmt.Sprintf("30 and 70 %%, kernels of %v", kernel), 188, flood("30", 30, kernel), flood("70", 70, kernel)),
-			pair(fmt.Sprintf("A2/10-90/%v", kernel), fmt.Sprintf("10 and 90 %%, kernels of %v", kernel), 188, flood("10", 10, kernel), flood("90", 90, kernel)),
-			pair(fmt.Sprintf("A2/20-30-50/%v", kernel), fmt.Sprintf("20, 30 and 50 %%, kernels of %v", kernel), 188, flood("20", 20, kernel), flood("30", 30, kernel), flood("50", 50, kernel)))
+			pair(fmt.Sprintf("A2/30-70/%v", kernel), fmt.Sprintf("30 and 70 %%, kernels of %s", spaced(kernel)), 188, flood("30", 30, kernel), flood("70", 70, kernel)),
+			pair(fmt.Sprintf("A2/10-90/%v", kernel), fmt.Sprintf("10 and 90 %%, kernels of %s", spaced(kernel)), 188, flood("10", 10, kernel), flood("90", 90, kernel)),
+			pair(fmt.Sprintf("A2/20-30-50/%v", kernel), fmt.Sprintf("20, 30 and 50 %%, kernels of %s", spaced(kernel)), 188, flood("20", 20, kernel), flood("30", 30, kernel), flood("50", 50, kernel)))
 	}
 	unequal := pair("A3/unequal", "20 % in kernels of 2 ms × 128 blocks, 60 % in 0.1 ms × 4096 blocks", 188, flood("20", 20, 2*ms), flood("60", 60, 100*us))
 	unequal.scene.Tenants[0].Load.Blocks, unequal.scene.Tenants[1].Load.Blocks = 128, 4096
@@ -115,7 +123,7 @@ func rowsA4() []row {
 	for _, kernel := range []time.Duration{200 * us, 2 * ms, 20 * ms} {
 		steps := []scene.Span{span(0, 20*s, 60), span(20*s, 40*s, 30), span(40*s, 60*s, 60)}
 		rows = append(rows, row{
-			id: fmt.Sprintf("A4/%v", kernel), title: fmt.Sprintf("the share steps 60 → 30 → 60 %%, kernels of %v", kernel),
+			id: fmt.Sprintf("A4/%v", kernel), title: fmt.Sprintf("the share steps 60 → 30 → 60 %%, kernels of %s", spaced(kernel)),
 			scene: scene.Scene{Length: 60 * s, Tenants: []scene.Tenant{flood("tenant", 60, kernel)}, Events: []scene.Event{
 				{At: 20 * s, Kind: scene.SetShare, Value: 30}, {At: 40 * s, Kind: scene.SetShare, Value: 60}}},
 			criteria: scene.Criteria{Means: steps, Steps: steps[1:], Both: true, Within: 2 * s, MeanError: scene.At(1),
@@ -159,7 +167,7 @@ func rowsA7() []row {
 			steps := []scene.Span{span(at, 60*s, 50)}
 			rows = append(rows, row{
 				id:    fmt.Sprintf("A7/%g/%v", float64(permille)/1000, at),
-				title: fmt.Sprintf("costs measured %g times too high from %v on, 50 %%, kernels of 2 ms", float64(permille)/1000, at),
+				title: fmt.Sprintf("costs are measured at %g times the truth from %s on, 50 %%, kernels of 2 ms", float64(permille)/1000, spaced(at)),
 				scene: scene.Scene{Length: 60 * s, Tenants: []scene.Tenant{flood("tenant", 50, 2*ms)}, Events: []scene.Event{event}},
 				criteria: scene.Criteria{Means: []scene.Span{span(at+2*s, 60*s, 50)}, Steps: steps, MeanError: scene.At(1),
 					Settle: scene.At(2)},
@@ -311,7 +319,7 @@ func rowsNVML() []row {
 	both.criteria.MeanError = scene.At(3)
 	for _, factor := range []int{500, 2000} {
 		slow := row{id: fmt.Sprintf("N3/second-%g", float64(factor)/1000),
-			title: fmt.Sprintf("NVML's period is 1 s, costs measured %g times too high from 20 s on, 50 %%", float64(factor)/1000),
+			title: fmt.Sprintf("NVML's period is 1 s, costs are measured at %g times the truth from 20 s on, 50 %%", float64(factor)/1000),
 			scene: scene.Scene{Length: 60 * s, Utilization: scene.Utilization{Period: s}, Tenants: []scene.Tenant{flood("tenant", 50, 2*ms)},
 				Events: []scene.Event{{At: 20 * s, Kind: scene.CostFactor, Value: factor}}},
 			criteria: scene.Criteria{Means: []scene.Span{span(24*s, 60*s, 50)}, Steps: []scene.Span{span(20*s, 60*s, 50)}, MeanError: scene.At(1),

@@ -96,7 +96,7 @@ func (a *agent) allocate(t *tenant, dir string) error {
 	t.onShare = append(t.onShare, func(percent int) {
 		t.Share = percent
 		for card := range a.run.scene.Cards {
-			if err := limiter.SetCompute(n.dir, uuid(card), compute(t.Tenant)); err != nil {
+			if err := n.steering.SetCompute(card, compute(t.Tenant), clock(a.run.world.now)); err != nil {
 				a.fail(err)
 			}
 			n.changed[card].fire(a.run.world, a.run.world.now, a.run.world.late)

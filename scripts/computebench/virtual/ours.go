@@ -139,7 +139,9 @@ func (o *ours) open(dir string) (err error) {
 		return err
 	}
 	for card := range o.process.contexts {
-		o.pacers = append(o.pacers, limiter.NewPacer(o.book, card))
+		p := limiter.NewPacer(o.book, card)
+		p.SetCollective(collectiveFunction)
+		o.pacers = append(o.pacers, p)
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func (p *process) newLaunch() launch {
 	if load.Path == scene.Graph {
 		host = graphTime + time.Duration(load.Nodes)*graphNodeTime
 	}
-	return launch{function: 0x1000, blocks: load.Blocks, threads: load.Threads, path: load.Path, takes: takes,
+	return launch{function: kernelFunction, blocks: load.Blocks, threads: load.Threads, path: load.Path, takes: takes,
 		fills: load.Fills, host: host}
 }
 
@@ -130,8 +130,10 @@ func (p *process) step(t *thread, c *caller, n int) {
 
 // Shape of a round of the collective tenant: kernels on each card, then all meet, as in data-parallel training.
 const (
-	roundKernels = 5
-	meetingTime  = 500 * time.Microsecond
+	roundKernels       = 5
+	meetingTime        = 500 * time.Microsecond
+	kernelFunction     = 0x1000 // handles
+	collectiveFunction = 0x2000
 )
 
 // round is one round of one rank, on its own card.
@@ -144,7 +146,7 @@ func (p *process) round(t *thread, c *caller, rank, number int) {
 	if number == len(p.meetings) {
 		p.meetings = append(p.meetings, &meeting{missing: len(p.contexts), takes: meetingTime})
 	}
-	p.law.launch(t, c, rank, 0, launch{function: 0x2000, blocks: 24, threads: 512, path: scene.Collective, fills: 1,
+	p.law.launch(t, c, rank, 0, launch{function: collectiveFunction, blocks: 24, threads: 512, path: scene.Collective, fills: 1,
 		host: launchTime, meet: p.meetings[number]})
 	t.synchronize(p.contexts[rank], 0)
 	if rank == 0 {
