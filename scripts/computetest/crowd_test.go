@@ -69,6 +69,23 @@ func TestKilledProcessIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// A process that is stopped while it waits holds up nobody.
+func TestStoppedProcessIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	flood := program(t, "flood")
+	mustShare(t, 30, 4, func() float64 {
+		c := newCard(t)
+		p := c.limited(30, flood, "processes=2", "kernel=busy_5ms", "seconds=60")
+		defer p.kill()
+		pids := p.await("ready", 2, patience)
+		time.Sleep(settle)
+		if err := syscall.Kill(int(pids[0].number(t, "pid")), syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		return c.percentOver(3 * time.Second)
+	})
+}
+
 // Processes are killed at random moments, again and again, while others come: the share holds for those that are there.
 func TestComingAndGoing(t *testing.T) {
 	t.Parallel()

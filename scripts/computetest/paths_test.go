@@ -70,6 +70,37 @@ func TestEveryWayToLaunchKeepsToItsShare(t *testing.T) {
 	}
 }
 
+// Work whose length nobody knows yet, again and again: it is held to the share all the same.
+func TestWorkThatIsAlwaysNew(t *testing.T) {
+	t.Parallel()
+	for _, f := range []flooded{
+		{"a kernel for each launch", 30, []string{"kernel=busy_5ms", "kernels=5000"}, 6 * time.Second, 20 * time.Second, 30, 5},
+		{"a kernel for each launch, waited for", 30, []string{"kernel=busy_5ms", "kernels=5000", "sync=each"}, 5 * time.Second, 20 * time.Second, 30, 5},
+		{"a graph for each launch", 30, []string{"path=fresh", "nodes=10", "kernel=busy_2ms"}, 6 * time.Second, 20 * time.Second, 30, 5},
+		{"a small graph for each launch", 30, []string{"path=fresh", "kernel=busy_20us"}, 5 * time.Second, 20 * time.Second, 30, 5},
+	} {
+		t.Run(f.name, f.run)
+	}
+}
+
+// Programs that launch once, wait for the GPU and end, one after the other.
+func TestShortProcessesPay(t *testing.T) {
+	t.Parallel()
+	for _, kernel := range []string{"busy_50ms", "busy_200ms"} {
+		t.Run(kernel, func(t *testing.T) {
+			t.Parallel()
+			flood := program(t, "flood")
+			mustShare(t, 20, 4, func() float64 {
+				c := newCard(t)
+				p := c.limited(20, "sh", "-c", "while :; do "+flood+" count=1 kernel="+kernel+"; done")
+				defer p.kill()
+				p.await("done", 2, patience)
+				return c.percentOver(6 * time.Second)
+			})
+		})
+	}
+}
+
 // It makes no difference by which door a program gets at the driver's functions.
 func TestFunctionsFromTheDriverAreLimited(t *testing.T) {
 	t.Parallel()

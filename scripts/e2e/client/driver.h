@@ -91,6 +91,8 @@ enum { CUDA_SUCCESS = 0, PROC_ADDRESS_VERSION = 12020, STREAM_NON_BLOCKING = 1 }
   X(cuGraphAddChildGraphNode, cuGraphAddChildGraphNode, (void **, void *, void *const *, size_t, void *))            \
   X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))                 \
   X(cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2, (void *, void *, const struct kernel_node *)) \
+  X(cuGraphExecDestroy, cuGraphExecDestroy, (void *))                                                                \
+  X(cuGraphDestroy, cuGraphDestroy, (void *))                                                                        \
   X(cuGraphUpload, cuGraphUpload, (void *, void *))                                                                  \
   X(cuGraphLaunch, cuGraphLaunch, (void *, void *))
 

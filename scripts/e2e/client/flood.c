@@ -8,7 +8,8 @@
 //   kernel=busy_1ms    what is launched; the simulated GPU reads from the name how long it takes
 //   path=launch        launch, ex, cooperative, multi (cooperative, many devices), old (cuLaunchGridAsync), grid
 //                      (cuLaunchGrid), ptsz (per-thread default stream), graph, rich (a graph with a child graph and
-//                      memsets), capture (a graph out of a captured stream)
+//                      memsets), capture (a graph out of a captured stream), fresh (a new graph for each launch)
+//   kernels=1          that many kernels of the same length, launched in turn
 //   nodes=1            kernels in a graph
 //   other=KERNEL       a graph's kernels are changed to this one and back after each replay
 //   first=KERNEL       launched once before all else
@@ -38,15 +39,23 @@
 
 #include "driver.h"
 
-enum { MAX_STREAMS = 64, MAX_THREADS = 256, MAX_PROCESSES = 64, MAX_NODES = 100000, MAX_DEVICES = 16 };
+enum {
+  MAX_STREAMS = 64,
+  MAX_THREADS = 256,
+  MAX_PROCESSES = 64,
+  MAX_NODES = 100000,
+  MAX_DEVICES = 16,
+  MAX_KERNELS = 100000
+};
 
 static struct {
   const char *kernel, *path, *other, *first, *sync;
   double seconds, pause_ms, on_ms, off_ms;
-  long count, nodes, streams, threads, processes, devices, grid, block, bytes, log;
+  long count, kernels, nodes, streams, threads, processes, devices, grid, block, bytes, log;
 } options = {.kernel = "busy_1ms",
              .path = "launch",
              .sync = "none",
+             .kernels = 1,
              .nodes = 1,
              .streams = 1,
              .threads = 1,
@@ -58,6 +67,7 @@ static struct {
 // What is launched on each device, and the device of the calling thread.
 struct device {
   void *context, *kernel, *other, *first;
+  void **kernels; // the first one is `kernel`
 };
 static struct device devices[MAX_DEVICES];
 static __thread struct device *device;
@@ -84,7 +94,7 @@ static bool path_is(const char *name) {
   return strcmp(options.path, name) == 0;
 }
 static bool is_graph(void) {
-  return path_is("graph") || path_is("rich") || path_is("capture");
+  return path_is("graph") || path_is("rich") || path_is("capture") || path_is("fresh");
 }
 
 static void set_option(const char *text) {
@@ -103,7 +113,7 @@ static void set_option(const char *text) {
       {"grid", NULL, NULL, &options.grid},         {"block", NULL, NULL, &options.block},
       {"bytes", NULL, NULL, &options.bytes},       {"log", NULL, NULL, &options.log},
       {"on_ms", NULL, &options.on_ms, NULL},       {"off_ms", NULL, &options.off_ms, NULL},
-      {"devices", NULL, NULL, &options.devices},
+      {"kernels", NULL, NULL, &options.kernels},   {"devices", NULL, NULL, &options.devices},
   };
   const char *value = strchr(text, '=');
   for (size_t i = 0; value != NULL && i < sizeof known / sizeof known[0]; i++) {
@@ -121,7 +131,7 @@ static void set_option(const char *text) {
 static void check_options(void) {
   if (options.streams < 1 || options.streams > MAX_STREAMS || options.threads < 1 || options.threads > MAX_THREADS ||
       options.processes < 1 || options.processes > MAX_PROCESSES || options.nodes < 1 || options.nodes > MAX_NODES ||
-      options.devices < 1 || options.devices > MAX_DEVICES) {
+      options.kernels < 1 || options.kernels > MAX_KERNELS || options.devices < 1 || options.devices > MAX_DEVICES) {
     fprintf(stderr, "flood: a number is out of range\n");
     exit(2);
   }
@@ -169,7 +179,7 @@ static void *make_graph(struct worker *worker) {
   }
   CALL(cuGraphCreate, &graph, 0);
   last = worker->node = add_kernels(graph, 1, NULL);
-  if (path_is("graph")) {
+  if (!path_is("rich")) {
     add_kernels(graph, options.nodes - 1, last);
     return graph;
   }
@@ -219,6 +229,14 @@ static void launch_one(void *function, void *stream) {
 }
 
 static void replay(struct worker *worker, void *stream) {
+  if (path_is("fresh")) {
+    void *graph = make_graph(worker), *executable;
+    CALL(cuGraphInstantiateWithFlags, &executable, graph, 0);
+    CALL(cuGraphLaunch, executable, stream);
+    CALL(cuGraphExecDestroy, executable);
+    CALL(cuGraphDestroy, graph);
+    return;
+  }
   CALL(cuGraphLaunch, worker->executable, stream);
   if (options.other == NULL) return;
   struct kernel_node parameters = node_of(worker->launches % 2 == 0 ? device->other : device->kernel);
@@ -250,7 +268,7 @@ static void *work(void *argument) {
     if (is_graph())
       replay(worker, stream);
     else
-      launch_one(device->kernel, stream);
+      launch_one(device->kernels[worker->launches % options.kernels], stream);
     uint64_t took = now_ns() - before;
     if (took > worker->longest_ns) worker->longest_ns = took;
     if (options.log) {
@@ -280,10 +298,24 @@ static void print_sums(void) {
   fflush(stdout);
 }
 
+// load_kernels loads kernels of the same length, whose names differ.
+static void **load_kernels(const char *name, long count) {
+  void **kernels = calloc((size_t)count, sizeof *kernels);
+  if (kernels == NULL) fail("calloc", -1);
+  kernels[0] = load_kernel(name);
+  for (long i = 1; i < count; i++) {
+    char other[256];
+    snprintf(other, sizeof other, "k%ld_%s", i, name);
+    kernels[i] = load_kernel(other);
+  }
+  return kernels;
+}
+
 static void open_device(int ordinal) {
   use_device(ordinal);
   devices[ordinal].context = context;
-  devices[ordinal].kernel = load_kernel(options.kernel);
+  devices[ordinal].kernels = load_kernels(options.kernel, options.kernels);
+  devices[ordinal].kernel = devices[ordinal].kernels[0];
   if (options.other != NULL) devices[ordinal].other = load_kernel(options.other);
   if (options.first != NULL) devices[ordinal].first = load_kernel(options.first);
 }
