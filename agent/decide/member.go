@@ -42,8 +42,9 @@ func newMember(tenant *monitor.Tenant, known tenantTime) *member {
 	}
 	if !m.known {
 		m.rate = max(m.share, min(float64(tenant.RatePPM)/ppm, m.most()))
-		if tenant.ScalePPM > 0 {
-			m.scale.known[together] = bounded(float64(tenant.ScalePPM) / ppm)
+		if tenant.ScalePPM > 0 && tenant.ScalePPM != ppm { // of the agent before this one
+			inherited := bounded(float64(tenant.ScalePPM) / ppm)
+			m.scale.known = [mixed]float64{inherited, inherited}
 		}
 	}
 	m.tenantTime.known = true

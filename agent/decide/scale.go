@@ -34,12 +34,13 @@ const (
 	deadBeat           = 2.5 // most that one correction multiplies or divides by
 	unlikely           = 2.2 // costs are not that much too low unless the GPU has idle time, or for unlikelyFor
 	unlikelyFor        = 45 * time.Second
-	slowMean           = 2 * time.Second // time constant of the slow mean
+	slowMean           = time.Second // time constant of the slow mean
 	hogFactor          = 1.5
 	hogMargin          = 1.02
-	percentError       = 0.0075                 // a whole percent, rounded or cut off, is wrong by no more, see middle
+	percentBelow       = 0.0075                 // use can be that much lower than the middle of its whole percent, see middle,
+	percentAbove       = 0.005                  // and so much higher
 	hogPause           = 500 * time.Millisecond // more before each further one in a row
-	slowWidth          = 0.25                   // bounds further apart, relative to the scale, say nothing to the slow mean
+	slowWidth          = 0.4                    // bounds further apart, relative to the scale, say nothing to the slow mean
 	marksFor           = 6 * time.Second        // shortest stretch that is kept,
 	marksMost          = time.Minute            // and the longest,
 	marksLaunches      = 25                     // so that it holds that many of the largest launch
@@ -82,12 +83,14 @@ type scale struct {
 	rested time.Duration        // end of the last mark in which the tenant did nothing
 }
 
-// inForce is the scale for this company, or else the other one's.
+// inForce is the scale for this company. As long as nothing is known of it the estimates are right alone, and as wrong in
+// company as they are alone.
 func (s scale) inForce(company int) float64 {
-	for _, known := range []float64{s.known[company], s.known[alone+together-company]} {
-		if known > 0 {
-			return known
-		}
+	switch {
+	case s.known[company] > 0:
+		return s.known[company]
+	case company == together && s.known[alone] > 0:
+		return s.known[alone]
 	}
 	return 1
 }
@@ -305,14 +308,14 @@ func (w *window) end(m mark) {
 // evidence is what the marks say together. What is open at the ends of runs adds up like chance.
 func (w *window) evidence() evidence {
 	found := w.sum
-	rounding := percentError * w.sum.span.Seconds()
+	span := w.sum.span.Seconds()
 	after := math.Sqrt(w.ends2) + math.Sqrt(w.startEdges2+w.first.edgeFrom*w.first.edgeFrom)
 	found.before = math.Sqrt(w.starts2+w.first.openFrom*w.first.openFrom) + math.Sqrt(w.endEdges2)
-	found.least = max(0, found.used-rounding-w.lateEnds)
+	found.least = max(0, found.used-percentBelow*span-w.lateEnds)
 	found.low = found.least / (found.charged + found.before)
 	found.high = math.Inf(1)
 	if found.charged > after {
-		found.high = (found.used + rounding + w.foreign + w.lateStarts + w.first.lateFrom) / (found.charged - after)
+		found.high = (found.used + percentAbove*span + w.foreign + w.lateStarts + w.first.lateFrom) / (found.charged - after)
 	}
 	return found
 }
