@@ -24,9 +24,7 @@ import (
 // namespace as long as this process is in it.
 func MonotonicNow() time.Duration {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // there is no Linux without it
-	}
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // every Linux has it
 	return time.Duration(ts.Nano())
 }
 

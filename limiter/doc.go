@@ -17,6 +17,9 @@
 // truncates the file would kill a reader that maps it), and no lock on it is ever waited for. Files are opened
 // through a handle of their directory, without following links.
 //
+// GPU time is granted in the limits page (Compute), steered through a handle that is kept open (Steering: rates out, meters
+// in), and bought by the processes without asking anybody (Pacer is that side, in virtual time).
+//
 // The functions take no lock: per directory, one caller at a time may change a page (the lock of the agent's pageStore
 // does that), while any number read. Callers: agent (pages source, plugin wiring, exec).
 package limiter

@@ -194,6 +194,25 @@ static void test_turns(uint64_t count, const uint64_t *kernels, uint32_t share_p
   free_pair(pair);
 }
 
+/* Garbage all over the usage page, every millisecond: no more than the share, and nobody waits for ever. */
+static void test_garbage(void) {
+  struct pair pair = make_compute_pair(VGPU_COMPUTE_HARD, 300000, START);
+  struct flooder *flooder = make_flooder(pair, 2 * MILLISECOND);
+  uint64_t *words = (uint64_t *)pair.usage, random = 1, far = vgpu_usage_slot_offset(1, 4) / sizeof(*words);
+  flooder->next_ns = gpu_free_ns = START;
+  for (uint64_t now = START; now < START + 20 * SECOND; now += MILLISECOND) {
+    random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+    uint64_t word = (random >> 20) % 4 == 0 ? random : (random >> 20) % 4 == 1 ? UINT64_MAX : now + random % SECOND;
+    words[1 + (random >> 33) % (far - 1)] = (random >> 20) % 4 == 2 ? 0 : word;
+    run_until(&flooder, 1, now + MILLISECOND);
+  }
+  CHECK(flooder->used_ns <= 6 * SECOND + 20 * MILLISECOND);
+  CHECK(flooder->launched > 0);
+  CHECK(flooder->longest_wait_ns <= VGPU_WAIT_MAX_NS);
+  free_flooder(flooder);
+  free_pair(pair);
+}
+
 int main(void) {
   test_exact();
   test_longest_wait();
@@ -204,5 +223,6 @@ int main(void) {
   test_turns(2, (uint64_t[]){200 * MICROSECOND, 20 * MICROSECOND}, 100000);
   test_turns(3, (uint64_t[]){20 * MILLISECOND, 2 * MILLISECOND, 20 * MICROSECOND}, 900000);
   test_turns(2, (uint64_t[]){100 * MILLISECOND, MILLISECOND}, 300000);
+  test_garbage();
   return check_end();
 }
