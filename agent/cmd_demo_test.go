@@ -53,11 +53,17 @@ type demoStep struct {
 			CUDATotal uint64 `json:"cuda_total_bytes"`
 			NVMLTotal uint64 `json:"nvml_total_bytes"`
 		} `json:"in_the_slice"`
-		Limit     uint64   `json:"limit_bytes"`
-		Allocated uint64   `json:"allocated_bytes"`
-		HighWater uint64   `json:"card_high_water_bytes"`
-		Refusal   int      `json:"refusal_code"`
-		Samples   []string `json:"samples"`
+		Limit     uint64    `json:"limit_bytes"`
+		Allocated uint64    `json:"allocated_bytes"`
+		HighWater uint64    `json:"card_high_water_bytes"`
+		Refusal   int       `json:"refusal_code"`
+		Samples   []string  `json:"samples"`
+		Rules     []string  `json:"rules"`
+		Alone     float64   `json:"alone_percent"`
+		Together  []float64 `json:"together_percent"`
+		Cores     float64   `json:"cores_percent"`
+		Measured  float64   `json:"measured_percent"`
+		Report    []string  `json:"report"`
 	} `json:"data"`
 }
 
@@ -126,8 +132,10 @@ func TestDemoDryRun(t *testing.T) {
 func TestDemo(t *testing.T) {
 	build := require.Build(t)
 	sim := require.Sim(t)
-	_, err := os.Stat(filepath.Join(sim, "client"))
-	require.Need(t, "sim", err == nil, "build/sim/client is not built (make build)")
+	for _, program := range []string{"client", "flood"} {
+		_, err := os.Stat(filepath.Join(sim, program))
+		require.Need(t, "sim", err == nil, "build/sim/"+program+" is not built (make build)")
+	}
 
 	t.Run("as this user", func(t *testing.T) { testDemo(t, exec.Command(filepath.Join(build, "vgpud"), "demo", "--json")) })
 	t.Run("as nobody", func(t *testing.T) {
@@ -181,11 +189,29 @@ func testDemo(t *testing.T, cmd *exec.Cmd) {
 	}) {
 		t.Errorf("metrics without the pod's name: %q", steps["metrics"].Data.Samples)
 	}
+	checkShares(t, steps)
 	if got := steps["stop"].Data.Allocated; got != slice {
 		t.Errorf("without the agent %d bytes were allocated, want %d", got, uint64(slice))
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 		t.Errorf("left behind in the temporary directory: %v, %v", left, err)
+	}
+}
+
+// checkShares holds what the card measured against what was promised. How far off it may be is the demo's to say, which
+// fails otherwise.
+func checkShares(t *testing.T, steps map[string]demoStep) {
+	t.Helper()
+	sharing := steps["sharing"].Data
+	if diff := cmp.Diff([]string{"elastic share=25 ceiling=100", "elastic share=50 ceiling=100"}, sharing.Rules); diff != "" {
+		t.Error(diff)
+	}
+	if len(sharing.Together) != 2 || sharing.Alone < 90 || sharing.Together[0] >= sharing.Together[1] || sharing.Together[0] < 25 {
+		t.Errorf("alone %v percent, together %v", sharing.Alone, sharing.Together)
+	}
+	if got := steps["cap"].Data; got.Cores != 30 || got.Measured < 20 || got.Measured > 40 || len(got.Report) < 3 ||
+		!strings.Contains(got.Report[0], "granted 30 % of the GPU (hard)") {
+		t.Errorf("cap: %+v", got)
 	}
 }
 

@@ -37,6 +37,20 @@ type cardStatus struct {
 	Total     uint64 `json:"total_bytes"`
 	Used      uint64 `json:"used_bytes"`
 	HighWater uint64 `json:"high_water_bytes"`
+
+	Clients []cardClient `json:"clients,omitempty"`
+}
+
+// cardClient is what a card knows of one process.
+type cardClient struct {
+	PID  int    `json:"pid"`
+	Busy uint64 `json:"busy_ns"` // for how long the card ran its work
+}
+
+// cardsStatus is the account of all cards at one moment.
+type cardsStatus struct {
+	Monotonic uint64       `json:"monotonic_ns"`
+	GPUs      []cardStatus `json:"gpus"`
 }
 
 // environ is the environment of a program that uses the cards: the simulated driver is found first.
@@ -68,20 +82,23 @@ func (c cards) insert(ctx context.Context) ([]cardStatus, error) {
 }
 
 func (c cards) status(ctx context.Context) ([]cardStatus, error) {
+	status, err := c.read(ctx)
+	return status.GPUs, err
+}
+
+func (c cards) read(ctx context.Context) (cardsStatus, error) {
+	var status cardsStatus
 	out, err := c.control(ctx, "status", "--json")
 	if err != nil {
-		return nil, err
-	}
-	var status struct {
-		GPUs []cardStatus `json:"gpus"`
+		return status, err
 	}
 	if err := json.Unmarshal(out, &status); err != nil {
-		return nil, fmt.Errorf("read gpusim status: %w", err)
+		return status, fmt.Errorf("read gpusim status: %w", err)
 	}
 	if len(status.GPUs) != cardCount {
-		return nil, fmt.Errorf("gpusim shows %d cards, %d were asked for", len(status.GPUs), cardCount)
+		return status, fmt.Errorf("gpusim shows %d cards, %d were asked for", len(status.GPUs), cardCount)
 	}
-	return status.GPUs, nil
+	return status, nil
 }
 
 // lose makes the driver answer for one card that it is lost, from the next reading on.

@@ -26,14 +26,14 @@ import (
 	"github.com/vgpud/vgpud/plugin"
 )
 
-// Timeout bounds the whole demo; it takes a few seconds.
+// Timeout bounds the whole demo; it takes some ten seconds.
 const Timeout = 60 * time.Second
 
 // Options is what the demo needs from outside.
 type Options struct {
 	Program string                        // this program, which is also the agent
 	Library string                        // libvgpu.so
-	SimDir  string                        // the simulated driver's libraries, gpusim and the client
+	SimDir  string                        // the simulated driver's libraries, gpusim, and the programs client and flood
 	Environ []string                      // environment of the programs that it runs
 	Pages   func(dir string) plugin.Pages // for the rehearsal: makes pages below dir
 	Out     io.Writer                     // where the story goes
@@ -97,7 +97,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		s.node = &agentNode{options: o, dir: dir, cards: s.cards, ended: ended}
 		steps = append([]func(context.Context) error{s.showCards}, steps...)
-		steps = append(steps, s.showView, s.showRefusal, s.showMetrics, s.showStop)
+		steps = append(steps, s.showView, s.showRefusal, s.showMetrics, s.showSharing, s.showCap, s.showStop)
 	}
 	defer func() {
 		stopped := s.node.stop()
@@ -122,7 +122,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 // checkBuilt looks for what only a build has, so that the message is about that and not about a failed exec.
 func (s *stage) checkBuilt() error {
-	for _, path := range []string{s.Library, filepath.Join(s.SimDir, "gpusim"), filepath.Join(s.SimDir, "client"),
+	for _, path := range []string{s.Library, filepath.Join(s.SimDir, "gpusim"), filepath.Join(s.SimDir, "client"), filepath.Join(s.SimDir, "flood"),
 		filepath.Join(s.SimDir, "libcuda.so.1"), filepath.Join(s.SimDir, "libnvidia-ml.so.1")} {
 		if _, err := os.Stat(path); err != nil {
 			return fmt.Errorf("the demo needs the simulated GPU (make build): %w", err)

@@ -12,11 +12,17 @@ import (
 	"github.com/vgpud/vgpud/plugin/kubelettest"
 )
 
-// The pod that the slice is for. Metrics carry its name once the agent has found it in the kubelet's record.
+// The pods. Metrics carry their names once the agent has found them in the kubelet's record.
 const (
 	podName       = "md-benchmem-01"
+	secondPodName = "train-02"
 	podNamespace  = "default"
 	containerName = "gmx"
+)
+
+var (
+	firstPod  = kubelettest.Pod{UID: "5a1d0f6c-7f0e-4f0e-9d3c-000000000001", Namespace: podNamespace, Name: podName}
+	secondPod = kubelettest.Pod{UID: "5a1d0f6c-7f0e-4f0e-9d3c-000000000002", Namespace: podNamespace, Name: secondPodName}
 )
 
 // kubelet is the in-process kubelet with its messages kept for showing.
@@ -79,11 +85,10 @@ func (k *kubelet) waitForList(ctx context.Context, wanted func([]*v1beta1.Device
 	}
 }
 
-// allocateOne admits the pod with one slice of the first card, and does what precedes the start of its container.
-func (k *kubelet) allocateOne(ctx context.Context, id string) (*v1beta1.ContainerAllocateResponse, error) {
-	pod := kubelettest.Pod{UID: "5a1d0f6c-7f0e-4f0e-9d3c-000000000001", Namespace: podNamespace, Name: podName}
+// allocate admits a pod with these slices, and does what precedes the start of its container.
+func (k *kubelet) allocate(ctx context.Context, pod kubelettest.Pod, ids []string) (*v1beta1.ContainerAllocateResponse, error) {
 	container := kubelettest.Container{Name: containerName}
-	allocation, err := k.kubelet.AllocateIDs(ctx, pod, container, resourceName, []string{id})
+	allocation, err := k.kubelet.AllocateIDs(ctx, pod, container, resourceName, ids)
 	if err != nil {
 		return nil, fmt.Errorf("admit the pod: %w", err)
 	}

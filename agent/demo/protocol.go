@@ -148,7 +148,7 @@ func unhealthyOf(devices []*v1beta1.Device, prefix string) int {
 
 func (s *stage) showAllocate(ctx context.Context) error {
 	id := s.slices[slices.IndexFunc(s.slices, func(id string) bool { return strings.HasPrefix(id, s.firstCard) })]
-	answer, err := s.kubelet.allocateOne(ctx, id)
+	answer, err := s.kubelet.allocate(ctx, firstPod, []string{id})
 	if err != nil {
 		return err
 	}
