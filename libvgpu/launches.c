@@ -131,6 +131,7 @@ void vgpu_launch_mark(struct vgpu_launch *launch, CUstream stream) {
   vgpu_marks_harvest(false);
   launch->stream = stream;
   launch->mark = vgpu_mark_begin(stream);
+  if (launch->ticket.first) launch->called_ns = vgpu_now_ns();
 }
 
 __attribute__((noinline, cold)) void vgpu_launch_prepare(struct vgpu_launch *launch, const struct vgpu_device *device,
@@ -150,7 +151,8 @@ __attribute__((noinline, cold)) void vgpu_launch_settle(struct vgpu_launch *laun
     vgpu_pace_refused(launch->pacer, &launch->ticket);
     return;
   }
-  if (launch->mark && vgpu_mark_end(launch->mark, launch->stream, launch->pacer, &launch->ticket)) return;
+  uint64_t called_ns = launch->ticket.first ? vgpu_now_ns() - launch->called_ns : 0;
+  if (launch->mark && vgpu_mark_end(launch->mark, launch->stream, launch->pacer, &launch->ticket, called_ns)) return;
   vgpu_pace_unmeasured(launch->pacer, &launch->ticket);
 }
 
@@ -163,7 +165,7 @@ void vgpu_launch_doubt(CUgraphExec graph) {
 void vgpu_launch_forget(CUgraphExec graph) {
   if (!vgpu_is_limiting()) return;
   vgpu_check_fork();
-  vgpu_cost_doubt(vgpu_cost_find(&vgpu_launch_costs, graph, 0, 0));
+  vgpu_cost_forget(vgpu_cost_find(&vgpu_launch_costs, graph, 0, 0));
 }
 
 void vgpu_launches_forget(void) {

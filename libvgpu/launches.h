@@ -27,6 +27,7 @@ struct vgpu_launch {
   struct vgpu_mark *mark;   /* it is being measured; NULL: it is not */
   struct vgpu_ticket ticket;
   CUstream stream;
+  uint64_t called_ns; /* when the driver was called, for a first launch */
 };
 
 /* The device of a launch on `stream`, which is the current context's. NULL: it is not limited, or it only goes into a

@@ -17,6 +17,8 @@ enum {
   HOLD_SPINS = 10000    /* yields; a thread that never leaves (cancelled, left by longjmp) is not waited for longer */
 };
 
+#define LOADING_NS ((uint64_t)200000) /* a launch whose call takes longer than this has loaded code */
+
 enum { FREE, TAKEN, UNDER_WAY };
 
 struct vgpu_mark {
@@ -25,6 +27,7 @@ struct vgpu_mark {
   CUevent begin, end;
   struct vgpu_pacer *pacer;
   struct vgpu_ticket ticket;
+  uint64_t called_ns;
 };
 
 static struct vgpu_mark marks[MARKS];
@@ -132,14 +135,21 @@ void vgpu_mark_drop(struct vgpu_mark *mark) {
   put_back(mark, FREE);
 }
 
-bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *pacer,
-                   const struct vgpu_ticket *ticket) {
+bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket,
+                   uint64_t called_ns) {
   mark->pacer = pacer;
   mark->ticket = *ticket;
+  mark->called_ns = called_ns;
   bool is_recorded = record(mark->end, stream);
   if (is_recorded) __atomic_add_fetch(&under_way, 1, __ATOMIC_RELAXED);
   put_back(mark, is_recorded ? UNDER_WAY : FREE);
   return is_recorded;
+}
+
+/* The time between the events, less what the driver did meanwhile to make the first launch possible. */
+static uint64_t elapsed_ns(float milliseconds, uint64_t called_ns) {
+  uint64_t elapsed = (uint64_t)((double)milliseconds * 1e6);
+  return called_ns > LOADING_NS && called_ns < elapsed ? elapsed - called_ns : elapsed;
 }
 
 /* Asks the driver about a pair that this thread has taken. CUDA_ERROR_NOT_READY: not yet. */
@@ -164,11 +174,12 @@ static bool harvest(struct vgpu_mark *mark) {
   }
   struct vgpu_ticket ticket = mark->ticket;
   struct vgpu_pacer *pacer = mark->pacer;
+  uint64_t called_ns = mark->called_ns;
   if (result != CUDA_SUCCESS) drop_events(mark, false); /* whatever is wrong with them, others may do better */
   __atomic_sub_fetch(&under_way, 1, __ATOMIC_RELAXED);
   put_back(mark, FREE);
   if (result == CUDA_SUCCESS && milliseconds >= 0) {
-    vgpu_pace_measured(pacer, &ticket, (uint64_t)((double)milliseconds * 1e6));
+    vgpu_pace_measured(pacer, &ticket, elapsed_ns(milliseconds, called_ns));
   } else {
     vgpu_pace_unmeasured(pacer, &ticket);
   }

@@ -21,9 +21,11 @@ struct vgpu_mark;
 /* Records the first event of a pair on `stream`, which is the current context's. NULL: this launch cannot be measured. */
 struct vgpu_mark *vgpu_mark_begin(CUstream stream);
 
-/* The launch went well: records the second event; the ticket's cost is learnt once the GPU has passed it. False: it could
- * not be recorded, and the caller settles the ticket. */
-bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket);
+/* The launch went well: records the second event; the ticket's cost is learnt once the GPU has passed it. `called_ns`: how long
+ * the driver's call took, for a first launch, else 0: the driver may have loaded the code between the two events, and
+ * that is no time of the GPU. False: it could not be recorded, and the caller settles the ticket. */
+bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket,
+                   uint64_t called_ns);
 
 /* The launch failed: the pair is free again. */
 void vgpu_mark_drop(struct vgpu_mark *mark);

@@ -211,6 +211,13 @@ static void *map_shared_cache(const char *path, size_t *bytes, int *file) {
   return mapping;
 }
 
+static void begin_limits(struct vgpu_limits_page *page, uint32_t device_count) {
+  page->magic = VGPU_LIMITS_MAGIC;
+  page->abi_version = VGPU_ABI_VERSION;
+  page->page_bytes = VGPU_LIMITS_PAGE_BYTES;
+  page->device_count = device_count;
+}
+
 /* A line that all processes with the same share have in common, whenever they began: from the start of the clock on. */
 static void set_share(struct vgpu_limits_device *device, uint32_t share_ppm) {
   device->share_ppm = share_ppm;
@@ -218,6 +225,24 @@ static void set_share(struct vgpu_limits_device *device, uint32_t share_ppm) {
   device->compute_mode = share_ppm < VGPU_PPM ? VGPU_COMPUTE_HARD : VGPU_COMPUTE_NONE;
   for (int i = 0; i < 2; i++)
     device->rates[i] = (struct vgpu_rate){.rate_ppm = share_ppm, .scale_ppm = VGPU_PPM};
+}
+
+struct vgpu_book *vgpu_pages_barred(struct vgpu_pages *pages) {
+  static union {
+    struct vgpu_limits_page page;
+    uint8_t bytes[VGPU_LIMITS_PAGE_BYTES];
+  } limits;
+  size_t bytes = vgpu_usage_page_bytes(1);
+  if (pages->barred.limits) return &pages->barred;
+  void *usage =
+      vgpu_sys_mmap(NULL, bytes, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED | VGPU_MAP_ANONYMOUS, -1, 0);
+  if (is_error(usage)) return NULL;
+  vgpu_usage_init(usage, 1);
+  begin_limits(&limits.page, 1);
+  set_share(&limits.page.devices[0], VGPU_SHARE_MIN_PPM);
+  if (vgpu_book_open(&pages->barred, &limits, sizeof(limits), usage, bytes) != 0) return NULL;
+  if (pages->canaries) pages->barred.fork_canary = &pages->canaries[VGPU_MAX_BOOKS + 1];
+  return &pages->barred;
 }
 
 void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environment *environment) {
@@ -228,10 +253,7 @@ void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environme
   size_t usage_bytes = vgpu_usage_page_bytes(VGPU_MAX_DEVICES);
   int file = -1;
   void *usage;
-  limits.page.magic = VGPU_LIMITS_MAGIC;
-  limits.page.abi_version = VGPU_ABI_VERSION;
-  limits.page.page_bytes = VGPU_LIMITS_PAGE_BYTES;
-  limits.page.device_count = VGPU_MAX_DEVICES;
+  begin_limits(&limits.page, VGPU_MAX_DEVICES);
   for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
     limits.page.devices[i].uuid[0] = (uint8_t)('0' + i); /* no UUID: devices are found by index */
     limits.page.devices[i].slice_count = 1;

@@ -79,12 +79,22 @@ static uint32_t share_of(int index) {
   return least;
 }
 
+/* A GPU that is in no book. */
+static void bar(struct vgpu_device *device) {
+  struct vgpu_book *book = vgpu_pages_barred(&pages);
+  if (!book) return;
+  device->pacers[0] = (struct vgpu_pacer){.credit_ns = 0};
+  vgpu_rate_open(&device->pacers[0].rate, book, 0, VGPU_PPM);
+  device->pacer_count = 1;
+}
+
 /* The environment's share lowers what this process may use, beside the pages. Where several books hold the device, each
  * may be used up to what those before it leave, and one that is left nothing is not used. */
 static void open_pacers(struct vgpu_device *device) {
   bool is_in_page = pages.is_standalone && device->container_index >= 0; /* the page says it already */
   uint32_t left = is_in_page ? VGPU_PPM : share_of(device->container_index);
   device->pacer_count = 0;
+  if (device->place_count == 0) bar(device);
   for (uint32_t i = 0; i < device->place_count && left > 0; i++) {
     const struct vgpu_place *place = &device->places[i];
     struct vgpu_pacer *pacer = &device->pacers[device->pacer_count++];
@@ -204,8 +214,9 @@ static void lower_books(const struct vgpu_device *device) {
   }
 }
 
+static uint32_t filling; /* spin flag */
+
 static struct vgpu_device *prepare(struct vgpu_device *device, CUdevice ordinal, CUresult *why) {
-  static uint32_t filling; /* spin flag */
   CUuuid uuid = {{0}};
   __typeof__(&cuDeviceGetUuid) get = VGPU_REAL(cuDeviceGetUuid_v2);
   if (!get) get = VGPU_REAL(cuDeviceGetUuid);
@@ -228,9 +239,17 @@ static struct vgpu_device *prepare(struct vgpu_device *device, CUdevice ordinal,
   return device;
 }
 
+/* More devices than pages can hold: no place, limit 0. */
+static struct vgpu_device *device_beyond(void) {
+  static struct vgpu_device beyond;
+  vgpu_spin_lock(&filling);
+  if (beyond.pacer_count == 0) bar(&beyond);
+  vgpu_spin_unlock(&filling);
+  return &beyond;
+}
+
 struct vgpu_device *vgpu_device_at(CUdevice ordinal, CUresult *why) {
-  static struct vgpu_device beyond; /* more devices than pages can hold: no place, limit 0 */
-  if (ordinal < 0 || ordinal >= VGPU_MAX_DEVICES) return &beyond;
+  if (ordinal < 0 || ordinal >= VGPU_MAX_DEVICES) return device_beyond();
   struct vgpu_device *device = &devices[ordinal];
   return __atomic_load_n(&device->ready, __ATOMIC_ACQUIRE) ? device : prepare(device, ordinal, why);
 }
