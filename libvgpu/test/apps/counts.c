@@ -76,20 +76,6 @@ static bool count_system_calls(void) {
 }
 #endif
 
-/* The usage page of this process, from its own maps. */
-static bool find_usage_page(void) {
-  char line[512];
-  FILE *maps = fopen("/proc/self/maps", "r");
-  while (maps && fgets(line, sizeof(line), maps)) {
-    unsigned long from, to;
-    if (!strstr(line, "/usage\n") || sscanf(line, "%lx-%lx", &from, &to) != 2) continue;
-    usage_page = (void *)from;
-    usage_bytes = to - from;
-  }
-  if (maps) fclose(maps);
-  return usage_page != NULL;
-}
-
 /* The usual launch: the driver gets the launch alone, nothing is stored into shared memory, no system call is made. */
 static void test_usual(void) {
   enum { LAUNCHES = 4000, USUAL = LAUNCHES * 9 / 10 };
@@ -98,7 +84,9 @@ static void test_usual(void) {
   int quiet_driver = 0, quiet_page = 0, quiet_kernel = 0, quiet = 0;
   for (int i = 0; i < 200; i++)
     launch_on(kernel, NULL);
-  CHECK(find_usage_page(), "the usage page is mapped");
+  char path[512];
+  usage_page = find_page("usage", path, &usage_bytes);
+  CHECK(usage_page != NULL, "the usage page is mapped");
   sigaction(SIGSEGV, &action, NULL);
   bool is_counted = count_system_calls();
   for (int i = 0; i < LAUNCHES; i++) {

@@ -25,6 +25,25 @@ static inline double cpu_seconds(void) {
   return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
+/* Where this process has mapped the page of this name ("limits", "usage") of its first allocation; its path goes to `path`, of
+ * 512 bytes. NULL: nowhere. */
+static inline void *find_page(const char *name, char *path, size_t *bytes) {
+  char line[768];
+  void *found = NULL;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  while (maps && !found && fgets(line, sizeof(line), maps)) {
+    unsigned long from, to;
+    line[strcspn(line, "\n")] = 0;
+    char *file = strchr(line, '/'), *last = strrchr(line, '/');
+    if (!last || strcmp(last + 1, name) != 0 || sscanf(line, "%lx-%lx", &from, &to) != 2) continue;
+    snprintf(path, 512, "%s", file);
+    *bytes = to - from;
+    found = (void *)from;
+  }
+  if (maps) fclose(maps);
+  return found;
+}
+
 /* A kernel of this name in the current context. A name ends in its duration, "_250us" on the simulated GPU and "_250" on the
  * counting one: "..._250" with "us" behind it is read by both. */
 static inline CUfunction kernel_named(const char *name) {

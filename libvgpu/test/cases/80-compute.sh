@@ -36,6 +36,15 @@ run "two allocations of one GPU add up" env LD_PRELOAD="$work/shares/libvgpu.so"
 run "the environment lowers their sum" env LD_PRELOAD="$work/shares/libvgpu.so" CUDA_DEVICE_SM_LIMIT=20 "$bin/compute" \
   plain 20
 
+pages "$work/small-share" k1 "$first=$((1000 * MIB)),2"
+run "the rate is raised during a wait" env LD_PRELOAD="$work/small-share/libvgpu.so" "$bin/compute" change 2
+pages "$work/told" k1 "$first=$((1000 * MIB)),40"
+run "what the usage page tells" env LD_PRELOAD="$work/told/libvgpu.so" "$bin/compute" told 40
+pages "$work/garbage" k1 "$first=$((1000 * MIB)),40"
+run "garbage in the usage page" env LD_PRELOAD="$work/garbage/libvgpu.so" "$bin/compute" garbage 40
+rm -rf "$work/lost/alloc" && mkdir -p "$work/lost/alloc" && ln -sf "$lib" "$work/lost/libvgpu.so"
+run "a GPU that is in no page gets 1 percent" env LD_PRELOAD="$work/lost/libvgpu.so" "$bin/compute" plain 1
+
 logged "every way to launch, counted" compute paths 30
 logged "a forked child" compute fork 30
 logged "captures in three modes" counts capture 30
@@ -50,3 +59,15 @@ run "the usual launch" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_
 pages "$work/pair" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),20 \
   GPU-a1000000-0000-0000-0000-000000000000=$((1000 * MIB)),40
 run "two GPUs" env LD_LIBRARY_PATH="$bin/gpu" LD_PRELOAD="$work/pair/libvgpu.so" "$bin/counts" two
+
+# One page, processes whose clocks differ.
+if unshare --time --monotonic 1000 --fork true 2>/dev/null; then
+  pages "$work/clocks" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),40
+  for from in "unshare --time --monotonic 1000 --fork" env "unshare --time --monotonic -500 --fork"; do
+    # shellcheck disable=SC2086 # words
+    run "clocks of time namespaces: $from" $from env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 \
+      LD_PRELOAD="$work/clocks/libvgpu.so" "$bin/compute" plain 40
+  done
+else
+  skip unshare "clocks of time namespaces: this machine gives none"
+fi
