@@ -17,7 +17,12 @@
  * independent differences as there were runs (1.8 interquartile ranges / sqrt(runs); rounds of one run are not
  * independent). The table then prints that bound in its place. The JSON has the plain figures.
  *
- * A refusal has no bare run (-1 in the JSON): all that it costs is added. Medians, 99th percentiles and verdicts also go to
+ * Launches. Those that are limited (capped) run under a share of 99 percent with credit at hand. A quantile is that of the
+ * launches of one round, each timed by the clock, on the driver that logs its calls, so that launches that are also
+ * measured, or look for measurements, are told from the usual ones; "all" is the mean over both. A wake-up is late by
+ * the time between the moment that a launch is due under its share and the return of its call.
+ *
+ * A refusal, and what only a limit does, have no bare run (-1 in the JSON): all that it costs is added. Medians, 99th percentiles and verdicts also go to
  * OUT/bench-shim.json. A target that is not met is said so, and does not fail the run.
  */
 #include <fcntl.h>
@@ -48,22 +53,72 @@ struct samples {
   int count;
 };
 
+enum driver { SIMULATED, LOGGING };
+
 struct row {
   const char *call;
   const char *text;
-  double target_ns; /* added at most; 0: no target, for information */
+  double target_ns;  /* added at most; 0: no target, for information */
+  const char *share; /* NULL: GPU time is not limited */
+  enum driver driver;
+  bool is_only_with; /* there is nothing to compare it with */
+  bool is_single;    /* one process only */
+  const char *name;  /* in the JSON; NULL: that of the call */
 };
 
 static const struct row rows[] = {
-    {"alloc_free", "cuMemAlloc + cuMemFree", 80},
-    {"query", "cuMemGetInfo, 1 MiB held", 10},
-    {"launch", "cuLaunchKernel", 10},
-    {"unhooked", "cuCtxGetCurrent (no hook)", 2},
-    {"pool", "cuMemAllocAsync + cuMemFreeAsync", 0},
-    {"refuse", "a refused cuMemAlloc", 0},
+    {.call = "alloc_free", .text = "cuMemAlloc + cuMemFree", .target_ns = 80},
+    {.call = "query", .text = "cuMemGetInfo, 1 MiB held", .target_ns = 10},
+    {.call = "launch", .text = "cuLaunchKernel", .target_ns = 10},
+    {.call = "launch_p50", .text = "cuLaunchKernel, p50", .target_ns = 10, .driver = LOGGING, .is_single = true},
+    {.call = "launch_p99", .text = "cuLaunchKernel, p99", .target_ns = 30, .driver = LOGGING, .is_single = true},
+    {.call = "launch_p50",
+     .text = "capped cuLaunchKernel, p50",
+     .target_ns = 25,
+     .share = "99",
+     .driver = LOGGING,
+     .is_single = true,
+     .name = "launch_capped_p50"},
+    {.call = "launch_p99",
+     .text = "capped cuLaunchKernel, p99",
+     .target_ns = 60,
+     .share = "99",
+     .driver = LOGGING,
+     .is_single = true,
+     .name = "launch_capped_p99"},
+    {.call = "launch_measured",
+     .text = "a measured cuLaunchKernel, p50",
+     .target_ns = 2500,
+     .share = "99",
+     .driver = LOGGING,
+     .is_only_with = true,
+     .is_single = true},
+    {.call = "launch", .text = "capped cuLaunchKernel, all", .target_ns = 150, .share = "99", .name = "launch_capped"},
+    {.call = "graph", .text = "cuGraphLaunch of 10 kernels", .target_ns = 10, .is_single = true},
+    {.call = "graph",
+     .text = "capped cuGraphLaunch, all",
+     .target_ns = 150,
+     .share = "99",
+     .is_single = true,
+     .name = "graph_capped"},
+    {.call = "wake",
+     .text = "wake-up late by, median",
+     .target_ns = 100000,
+     .share = "50",
+     .is_only_with = true,
+     .is_single = true},
+    {.call = "wait",
+     .text = "CPU time of 1 ms of waiting",
+     .target_ns = 1000,
+     .share = "50",
+     .is_only_with = true,
+     .is_single = true},
+    {.call = "unhooked", .text = "cuCtxGetCurrent (no hook)", .target_ns = 2},
+    {.call = "pool", .text = "cuMemAllocAsync + cuMemFreeAsync"},
+    {.call = "refuse", .text = "a refused cuMemAlloc", .is_only_with = true},
 };
 
-static char preload[PATH_BYTES + 16], client[PATH_BYTES + 32], book[PATH_BYTES + 64];
+static char preload[PATH_BYTES + 16], client[PATH_BYTES + 32], book[PATH_BYTES + 64], logging[PATH_BYTES + 64];
 
 static int compare(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -81,12 +136,22 @@ static void add(struct samples *samples, double value) {
   if (samples->count < MAX_SAMPLES) samples->values[samples->count++] = value;
 }
 
-/* The environment of a run: the limit always, a book for several processes, the library when `with` is set. */
-static char **environment_of(bool with, int processes) {
-  static char *variables[1024];
+/* The environment of a run: the limits always, a book for several processes, the library when `with` is set. */
+static char **environment_of(const struct row *row, bool with, int processes) {
+  static char *variables[1024], share[32];
+  bool is_logging = row && row->driver == LOGGING;
   int count = 0;
   for (char **v = environ; *v && count < 1000; v++) {
-    if (strncmp(*v, "LD_PRELOAD=", 11) != 0) variables[count++] = *v;
+    bool is_set_here = strncmp(*v, "LD_PRELOAD=", 11) == 0 || (is_logging && strncmp(*v, "LD_LIBRARY_PATH=", 16) == 0);
+    if (!is_set_here) variables[count++] = *v;
+  }
+  if (is_logging) {
+    variables[count++] = logging;
+    variables[count++] = "CUDA_VISIBLE_DEVICES=0";
+  }
+  if (row && row->share) {
+    snprintf(share, sizeof(share), "CUDA_DEVICE_SM_LIMIT=%s", row->share);
+    variables[count++] = share;
   }
   variables[count++] = "CUDA_DEVICE_MEMORY_LIMIT=8g";
   if (processes > 1) variables[count++] = book;
@@ -96,7 +161,7 @@ static char **environment_of(bool with, int processes) {
 }
 
 /* Runs the client in `processes` processes at once and collects all rounds. False: one of them failed. */
-static bool run(const char *call, bool with, int processes, struct samples *samples) {
+static bool run(const struct row *row, bool with, int processes, struct samples *samples) {
   char rounds[16];
   FILE *outputs[MAX_PROCESSES];
   pid_t children[MAX_PROCESSES];
@@ -110,8 +175,8 @@ static bool run(const char *call, bool with, int processes, struct samples *samp
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
     posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-    char *arguments[] = {client, (char *)call, rounds, NULL};
-    good &= posix_spawn(&children[i], client, &actions, NULL, arguments, environment_of(with, processes)) == 0;
+    char *arguments[] = {client, (char *)row->call, rounds, NULL};
+    good &= posix_spawn(&children[i], client, &actions, NULL, arguments, environment_of(row, with, processes)) == 0;
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     outputs[i] = fdopen(ends[0], "r");
@@ -141,7 +206,7 @@ static double us_of(struct timeval time) {
 /* Starts /bin/true in `processes` processes and waits for them. One sample each: CPU time of all, wall time. */
 static bool start(bool with, int processes, struct samples *cpu, struct samples *wall) {
   char *arguments[] = {"/bin/true", NULL};
-  char **environment = environment_of(with, processes);
+  char **environment = environment_of(NULL, with, processes);
   struct rusage used;
   double cpu_us = 0, before = wall_us();
   int status, bad = 0;
@@ -224,13 +289,13 @@ static bool measure(FILE *json, const struct row *row, int processes, int repeti
   static struct samples bare, with;
   bare.count = with.count = 0;
   progress(row->text, processes);
-  bool is_bare_too = strcmp(row->call, "refuse") != 0; /* nothing refuses without a limit */
   for (int i = 0; i < 2 * repetitions; i++) {
     bool preloaded = i % 4 == 1 || i % 4 == 2;
-    if (!preloaded && !is_bare_too) continue;
-    if (!run(row->call, preloaded, processes, preloaded ? &with : &bare)) return false;
+    if (!preloaded && row->is_only_with) continue;
+    if (!run(row, preloaded, processes, preloaded ? &with : &bare)) return false;
   }
-  report(json, row->call, row->text, processes, &bare, &with, processes == 1 ? row->target_ns : 0, "ns", repetitions);
+  report(json, row->name ? row->name : row->call, row->text, processes, &bare, &with,
+         processes == 1 ? row->target_ns : 0, "ns", repetitions);
   return true;
 }
 
@@ -256,6 +321,7 @@ int main(int argc, char **argv) {
   if (argc < 2) return 2;
   snprintf(preload, sizeof(preload), "LD_PRELOAD=%s/libvgpu.so", argv[1]);
   snprintf(client, sizeof(client), "%s/libvgpu-test/client", argv[1]);
+  snprintf(logging, sizeof(logging), "LD_LIBRARY_PATH=%s/libvgpu-test/gpu", argv[1]);
   snprintf(book, sizeof(book), "CUDA_DEVICE_MEMORY_SHARED_CACHE=%s/libvgpu-test/bench-book", argv[1]);
   snprintf(path, sizeof(path), "%s/bench-shim.json", argv[1]);
   FILE *json = fopen(path, "w");
@@ -265,7 +331,8 @@ int main(int argc, char **argv) {
   print_legend();
   printf("%-34s %s  %9s %9s  %9s %9s  %9s  %s\n", "call", "n", "bare", "p99", "libvgpu", "p99", "added", "target");
   for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    for (int processes = 1; processes <= MAX_PROCESSES; processes += MAX_PROCESSES - 1) {
+    int most = rows[i].is_single ? 1 : MAX_PROCESSES;
+    for (int processes = 1; processes <= most; processes += MAX_PROCESSES - 1) {
       if (measure(json, &rows[i], processes, repetitions)) continue;
       printf("%s: the client failed\n", rows[i].text);
       bad = 1;

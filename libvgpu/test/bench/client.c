@@ -2,14 +2,21 @@
  * Copyright The vgpud Authors
  *
  * client.c - times one driver call, in this process: client CALL ROUNDS. One line a round: nanoseconds of CPU time
- * per call. Found by link-time binding, as most programs find the driver.
+ * per call; for the calls that time each launch, a quantile of the round's launches by the clock. Found by link-time
+ * binding, as most programs find the driver.
  */
 #include <sched.h>
-#include <time.h>
+#include <stdbool.h>
+#include <unistd.h>
 
-#include "../apps/driver.h"
+#include "../apps/gpu_time.h"
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
 
 static CUfunction kernel;
+static CUgraphExec graph;
 
 static void alloc_free(int count) {
   CUdeviceptr pointer;
@@ -56,6 +63,12 @@ static void refuse(int count) {
   }
 }
 
+static void launch_graph(int count) {
+  for (int i = 0; i < count; i++) {
+    if (cuGraphLaunch(graph, NULL) != CUDA_SUCCESS) exit(3);
+  }
+}
+
 struct call {
   const char *name;
   void (*run)(int count);
@@ -63,7 +76,7 @@ struct call {
 };
 
 static const struct call calls[] = {
-    {"alloc_free", alloc_free, 20000}, {"query", query, 20000}, {"launch", launch, 500},
+    {"alloc_free", alloc_free, 20000}, {"query", query, 20000}, {"launch", launch, 500}, {"graph", launch_graph, 500},
     {"unhooked", unhooked, 200000},    {"pool", pool, 20000},   {"refuse", refuse, 5000}};
 
 static double cpu_ns(void) {
@@ -72,28 +85,122 @@ static double cpu_ns(void) {
   return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-static void load_kernel(void) {
-  static const char image[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry bench_1ns()\n{ ret; }\n";
-  CUmodule module;
-  if (cuModuleLoadData(&module, image) != CUDA_SUCCESS) exit(4);
-  if (cuModuleGetFunction(&kernel, module, "bench_1ns") != CUDA_SUCCESS) exit(4);
+static uint64_t ticks(void) {
+#if defined(__x86_64__)
+  unsigned processor;
+  return __rdtscp(&processor);
+#else
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+#endif
+}
+
+static double ns_per_tick(void) {
+  double begun = seconds_now();
+  uint64_t first = ticks();
+  usleep(20000);
+  return (seconds_now() - begun) * 1e9 / (double)(ticks() - first);
+}
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Prints the quantile `q` of each round of launches, by the clock. On the driver that logs its calls: of the launches with
+ * which nothing else was called, or of the others. */
+static void time_each(int rounds, double q, bool others) {
+  enum { LAUNCHES = 500 };
+  static double times[LAUNCHES];
+  const uint64_t *driver_calls = dlsym(RTLD_DEFAULT, "fake_calls");
+  double scale = ns_per_tick();
+  launch(2000); /* the estimate is steady */
+  while (rounds-- > 0) {
+    int count = 0;
+    cuCtxSynchronize();
+    usleep(2000); /* credit comes back */
+    for (int i = 0; i < LAUNCHES; i++) {
+      uint64_t before = driver_calls ? *driver_calls : 0, begun = ticks();
+      launch(1);
+      uint64_t ended = ticks();
+      bool is_other = driver_calls && *driver_calls - before != 1;
+      if (is_other == others) times[count++] = (double)(ended - begun) * scale;
+    }
+    qsort(times, (size_t)count, sizeof(double), compare);
+    if (count > 0) printf("%.2f\n", times[(int)(q * (count - 1))]);
+  }
+}
+
+/* Prints how late launches that wait for GPU time go, the median of each round. They are due at equal distances, as their
+ * costs are equal; lateness does not add up, since it is credit. */
+static void time_wakes(int rounds) {
+  enum { LAUNCHES = 100 };
+  double at[LAUNCHES], late[LAUNCHES];
+  for (int i = 0; i < 200; i++)
+    launch(1);
+  while (rounds-- > 0) {
+    for (int i = 0; i < LAUNCHES; i++) {
+      launch(1);
+      at[i] = seconds_now() * 1e9;
+    }
+    double period = (at[LAUNCHES - 1] - at[0]) / (LAUNCHES - 1), least = 0;
+    for (int i = 0; i < LAUNCHES; i++) {
+      late[i] = at[i] - at[0] - i * period;
+      least = late[i] < least ? late[i] : least;
+    }
+    qsort(late, LAUNCHES, sizeof(double), compare);
+    printf("%.2f\n", late[LAUNCHES / 2] - least);
+  }
+}
+
+/* Prints the CPU time of one long wait, in ns for each ms of waiting. */
+static void time_waits(int rounds) {
+  launch(1);
+  cuCtxSynchronize();
+  while (rounds-- > 0) {
+    double begun = seconds_now(), cpu = cpu_ns();
+    launch(1);
+    printf("%.2f\n", (cpu_ns() - cpu) / ((seconds_now() - begun) * 1e3));
+    cuCtxSynchronize();
+  }
+}
+
+static void load_graph(void) {
+  CUstream stream;
+  CUgraph captured;
+  if (cuStreamCreate(&stream, 1) != CUDA_SUCCESS || cuStreamBeginCapture_v2(stream, 2) != CUDA_SUCCESS) exit(4);
+  for (int i = 0; i < 10; i++)
+    launch_on(kernel, stream);
+  if (cuStreamEndCapture(stream, &captured) != CUDA_SUCCESS) exit(4);
+  if (cuGraphInstantiateWithFlags(&graph, captured, 0) != CUDA_SUCCESS) exit(4);
+}
+
+static void time_rounds(const struct call *call, int rounds) {
+  if (call->run == launch_graph) load_graph();
+  call->run(call->count / 10);
+  while (rounds-- > 0) {
+    cuCtxSynchronize();
+    double before = cpu_ns();
+    call->run(call->count);
+    printf("%.2f\n", (cpu_ns() - before) / call->count);
+  }
 }
 
 int main(int argc, char **argv) {
   if (argc < 3) return 2;
+  const char *name = argv[1];
+  int rounds = atoi(argv[2]);
   use_device(0);
+  bool is_wake = strcmp(name, "wake") == 0, is_wait = strcmp(name, "wait") == 0;
+  kernel = kernel_named(is_wake ? "bench_150us" : is_wait ? "bench_100000us" : "bench_0us");
+  if (is_wake) return time_wakes(rounds), 0;
+  if (is_wait) return time_waits(rounds), 0;
+  if (strcmp(name, "launch_p50") == 0) return time_each(rounds, 0.5, false), 0;
+  if (strcmp(name, "launch_p99") == 0) return time_each(rounds, 0.99, false), 0;
+  if (strcmp(name, "launch_measured") == 0) return time_each(rounds, 0.5, true), 0;
   for (unsigned i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-    const struct call *call = &calls[i];
-    if (strcmp(call->name, argv[1]) != 0) continue;
-    if (call->run == launch) load_kernel();
-    call->run(call->count / 10);
-    for (int round = atoi(argv[2]); round > 0; round--) {
-      cuCtxSynchronize();
-      double before = cpu_ns();
-      call->run(call->count);
-      printf("%.2f\n", (cpu_ns() - before) / call->count);
-    }
-    return 0;
+    if (strcmp(calls[i].name, name) == 0) return time_rounds(&calls[i], rounds), 0;
   }
   return 2;
 }
