@@ -80,7 +80,8 @@ func (c *card) steer() bool {
 	return slices.ContainsFunc(c.members, func(m *member) bool { return m.active })
 }
 
-// meet tells every tenant whether it has company: others that are active, or were a moment ago.
+// meet tells every tenant whether it has company: others that are active. When they were so a moment ago, that is not
+// certain.
 func (c *card) meet() {
 	foreign := c.foreign > 0 && c.now-c.sampled < samplesStale
 	users, active := 0, 0
@@ -94,7 +95,7 @@ func (c *card) meet() {
 		case foreign || active > one(m.active):
 			m.company, m.surely = together, together
 		case users > one(m.user):
-			m.company, m.surely = together, mixed
+			m.company, m.surely = alone, mixed
 		default:
 			m.company, m.surely = alone, alone
 		}

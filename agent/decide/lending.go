@@ -13,8 +13,8 @@ const (
 
 	// A tenant that nobody else competes with is not to be slowed at all: it has more than the whole. What it queues by
 	// that would keep a neighbour waiting, so now and then it has less, until the GPU has idle time.
-	soleUse   = 1.01
-	soleDrain = 0.96
+	soleUse   = 1.002
+	soleDrain = 0.97
 )
 
 // Times of sole use.

@@ -239,14 +239,14 @@ func (e evidence) hogs(current float64) bool {
 }
 
 // approach moves the scale towards what a window says, as far as span is of the time constant: its middle; or one, if
-// that is within the bounds and the estimates should be right.
+// the estimates should be right and whole percents allow it.
 func (e evidence) approach(current float64, span time.Duration) float64 {
 	if e.used <= 0 || e.charged <= 0 || e.high-e.low > slowWidth*current {
 		return current
 	}
 	gain := 1 - math.Exp(-float64(span)/float64(slowMean))
 	middle := e.used / e.charged
-	if e.exact && e.low <= 1 && 1 <= e.high {
+	if e.exact && e.used-percentBelow*e.span.Seconds() <= e.charged && e.charged <= e.used+percentAbove*e.span.Seconds() {
 		middle = 1
 	}
 	if middle < current && (e.granted > 1.002*e.span.Seconds() || e.overused(current)) {
