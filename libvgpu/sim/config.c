@@ -180,6 +180,7 @@ static int set_time_model(struct gs_settings *settings, const char *key, const c
   if (strcmp(key, "timeslice_us") == 0) return set_time(&settings->timeslice_ns, value, 1000, 10, 1000000);
   if (strcmp(key, "kernel_ns") == 0) return set_time(&settings->kernel_ns, value, 1, 0, UINT64_MAX);
   if (strcmp(key, "kernel_jitter_permille") == 0) return set_small(&settings->jitter_permille, value, 900);
+  if (strcmp(key, "event_scale_permille") == 0) return set_small(&settings->event_scale_permille, value, 10000);
   if (strcmp(key, "nvml_sample_ms") == 0) return set_time(&settings->sample_ns, value, 1000000, 10, 10000);
   if (strcmp(key, "nvml_lag_ms") == 0) return set_time(&settings->sample_lag_ns, value, 1000000, 0, 100000);
   if (strcmp(key, "nvml_missing_percent") == 0) return set_small(&settings->missing_percent, value, 100);
@@ -273,6 +274,7 @@ static void defaults(struct gs_region *region) {
   settings->cuda_version = 12020;
   settings->pitch_alignment_bytes = 512;
   settings->timeslice_ns = 2000000;
+  settings->event_scale_permille = 1000;
   settings->sample_ns = 200000000;
   snprintf(settings->driver_version, sizeof settings->driver_version, "535.261.03");
   for (uint32_t i = 0; i < GS_MAX_GPUS; i++) {

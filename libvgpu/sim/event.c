@@ -122,7 +122,8 @@ CU_API(cuEventElapsedTime)(float *milliseconds, CUevent start, CUevent end) {
   uint64_t from = reached_ns(start);
   uint64_t to = reached_ns(end);
   if (!from || !to) return CUDA_ERROR_NOT_READY;
-  *milliseconds = (float)((double)(int64_t)(to - from) / 1e6);
+  double told = (double)gs_driver.settings->event_scale_permille / 1000;
+  *milliseconds = (float)(told * (double)(int64_t)(to - from) / 1e6);
   return CUDA_SUCCESS;
 }
 

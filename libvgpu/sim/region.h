@@ -71,8 +71,9 @@ struct gs_settings {
   uint64_t pitch_alignment_bytes;
   uint64_t kernel_ns; /* duration of a kernel whose name states none */
   char driver_version[32];
-  uint32_t sharing;         /* enum gs_sharing */
-  uint32_t jitter_permille; /* kernels take so much more or less than stated */
+  uint32_t sharing;              /* enum gs_sharing */
+  uint32_t jitter_permille;      /* kernels take so much more or less than stated */
+  uint32_t event_scale_permille; /* of what passed between two events, cuEventElapsedTime tells this much */
   uint64_t timeslice_ns;
   uint64_t sample_ns;       /* NVML's sample period */
   uint64_t sample_lag_ns;   /* a sample appears so long after the end of its period */

@@ -243,8 +243,11 @@ void test_capture_dependencies(void) {
   size_t count;
   int status;
   begin_capture_case();
+  CUevent event = new_event();
   CUstream stream = begin_capture(0, GLOBAL);
   CHECK_EQUAL(launch_in(stream, "plain"), CUDA_SUCCESS);
+  CHECK_EQUAL(cuEventRecord(event, stream), CUDA_SUCCESS);
+  CHECK_EQUAL(cuStreamWaitEvent(stream, event, 0), CUDA_SUCCESS); /* waiting for itself adds nothing */
   CHECK_EQUAL(cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &nodes, &count), CUDA_SUCCESS);
   CHECK(status == CAPTURING && count == 1);
   list[0] = nodes[0];

@@ -50,6 +50,12 @@ void test_capture_and_the_legacy_stream(void) {
   int status;
   begin_capture_case();
   CHECK_EQUAL(cuMemAlloc_v2(&memory, 16), CUDA_SUCCESS);
+  const struct cu_memcpy2d copy = {.src_type = CU_MEMORYTYPE_HOST,
+                                   .src_host = &byte,
+                                   .dst_type = CU_MEMORYTYPE_DEVICE,
+                                   .dst_device = memory,
+                                   .width_bytes = 1,
+                                   .height = 1};
   for (int mode = GLOBAL; mode <= RELAXED; mode++) {
     CUstream stream = begin_capture(0, mode);
     CHECK_EQUAL(cuStreamIsCapturing(NULL, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -58,6 +64,9 @@ void test_capture_and_the_legacy_stream(void) {
     end_invalid_capture(stream);
     stream = begin_capture(0, mode);
     CHECK_EQUAL(cuMemcpyHtoD_v2(memory, &byte, 1), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    end_invalid_capture(stream);
+    stream = begin_capture(0, mode);
+    CHECK_EQUAL(cuMemcpy2D_v2(&copy), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     end_invalid_capture(stream);
     stream = begin_capture(0, mode);
     CHECK_EQUAL(cuMemsetD8_v2(memory, 0, 1), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -191,6 +200,7 @@ void test_capture_allows(void) {
 }
 
 void test_capture_unsupported_work(void) {
+  CUdeviceptr memory;
   begin_capture_case();
   CUstream stream = begin_capture(0, RELAXED);
   struct cu_device_launch many = {graph_kernel("plain"), 1, 1, 1, 32, 1, 1, 0, stream, NULL};
@@ -202,6 +212,11 @@ void test_capture_unsupported_work(void) {
   end_invalid_capture(stream);
   stream = begin_capture(0, RELAXED);
   CHECK_EQUAL(cuMemFreeAsync(0x1234, stream), CUDA_ERROR_INVALID_VALUE); /* not what a graph allocated */
+  end_invalid_capture(stream);
+  stream = begin_capture(0, RELAXED);
+  CHECK_EQUAL(cuMemAllocAsync(&memory, 16, stream), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemFreeAsync(memory, stream), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemFreeAsync(memory, stream), CUDA_ERROR_INVALID_VALUE); /* twice */
   end_invalid_capture(stream);
 }
 

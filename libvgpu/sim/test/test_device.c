@@ -113,6 +113,7 @@ void test_bad_config_is_refused(void) {
                                     "--set sharing=fair",
                                     "--set timeslice_us=0",
                                     "--set kernel_jitter_permille=901",
+                                    "--set event_scale_permille=10001",
                                     "--set nvml_sample_ms=100 --set nvml_lag_ms=1401",
                                     "--set nvml_missing_percent=101",
                                     "--frobnicate"};

@@ -69,6 +69,10 @@ void test_graph_shape(void) {
   CHECK_EQUAL(cuGraphClone(&clone, graph), CUDA_SUCCESS);
   CHECK_EQUAL(cuGraphNodeFindInClone(&found, b, clone), CUDA_SUCCESS);
   CHECK(found != b);
+  count = 8;
+  CHECK_EQUAL(cuGraphNodeGetDependencies(found, list, &count), CUDA_SUCCESS);
+  CHECK_EQUAL(cuGraphNodeFindInClone(&targets[0], a, clone), CUDA_SUCCESS);
+  CHECK(count == 1 && list[0] == targets[0]); /* of the clone, too */
   CHECK_EQUAL(cuGraphDestroyNode(b), CUDA_SUCCESS);
   CHECK_EQUAL(cuGraphNodeGetType(b, &type), CUDA_ERROR_INVALID_VALUE);
   CHECK_EQUAL(cuGraphNodeGetDependencies(c, NULL, &count), CUDA_SUCCESS);
@@ -236,6 +240,14 @@ void test_graph_update(void) {
   CHECK_EQUAL(cuGraphExecUpdate_v2(exec, flat, &result), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   CHECK_EQUAL(result.result, 2); /* the topology changed */
   CHECK(result.error_node != NULL);
+  CUgraph forks[2];
+  for (int i = 0; i < 2; i++) {
+    forks[i] = new_graph();
+    CUgraphNode roots[] = {add_kernel(forks[i], NULL, "busy_1ms"), add_kernel(forks[i], NULL, "busy_1ms")};
+    (void)add_kernel(forks[i], roots[i], "busy_1ms");
+  }
+  CHECK_EQUAL(cuGraphExecUpdate_v2(instantiate(forks[0]), forks[1], &result), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK_EQUAL(result.result, 2);
   CUgraph other = new_graph();
   CUgraphNode node;
   CHECK_EQUAL(cuGraphAddEmptyNode(&node, other, NULL, 0), CUDA_SUCCESS);

@@ -40,11 +40,15 @@ void test_graph_memory(void) {
   CHECK_EQUAL(graph_memory(USED), 0);
   CHECK_EQUAL(status_number("used_bytes"), 100ull * MIB); /* kept for the next launch */
   CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
-  CHECK_EQUAL(cuMemFreeAsync(memory.address, NULL), CUDA_SUCCESS);
   CHECK_EQUAL(cuGraphClone(&clone, graph), CUDA_ERROR_NOT_SUPPORTED);
   CHECK_EQUAL(cuGraphInstantiateWithFlags(&second, graph, 0), CUDA_ERROR_NOT_SUPPORTED); /* one at a time */
   CHECK_EQUAL(cuGraphExecDestroy(exec), CUDA_SUCCESS);
   CHECK_EQUAL(cuGraphDestroy(graph), CUDA_SUCCESS);
+  CHECK_EQUAL(graph_memory(USED), 100ull * MIB); /* outlives its graphs */
+  CHECK_EQUAL(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+  CHECK_EQUAL(status_number("used_bytes"), 100ull * MIB);
+  CHECK_EQUAL(cuMemFreeAsync(memory.address, NULL), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemFreeAsync(memory.address, NULL), CUDA_ERROR_INVALID_VALUE);
   CHECK_EQUAL(graph_memory(RESERVED), 100ull * MIB);
   CHECK_EQUAL(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
   CHECK_EQUAL(status_number("used_bytes"), 0);

@@ -67,6 +67,16 @@ void test_streams_overlap(void) {
   }
 }
 
+/* Events that tell twice what passed. */
+void test_events_scaled(void) {
+  begin_cuda();
+  CUfunction busy = kernel("busy_20ms");
+  CUevent start = record(NULL);
+  launch(busy, 216, NULL);
+  double told = elapsed_ms(start, record(NULL));
+  CHECK(told >= 40 && told < 60);
+}
+
 /* An event keeps another stream's work back, and the default stream comes after and before all blocking ones. */
 void test_streams_wait(void) {
   CUstream first;
