@@ -174,7 +174,17 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
   __typeof__(&cuLibraryGetKernel) real = VGPU_REAL(cuLibraryGetKernel);
   CUresult result = real ? real(kernel, library, name) : CUDA_ERROR_NOT_INITIALIZED;
-  if (result == CUDA_SUCCESS && vgpu_is_limiting()) vgpu_name_seen(*kernel, name);
+  if (result != CUDA_SUCCESS || !vgpu_is_limiting()) return result;
+  vgpu_kernel_seen(*kernel);
+  vgpu_name_seen(*kernel, name);
+  return result;
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library) {
+  __typeof__(&cuLibraryEnumerateKernels) real = VGPU_REAL(cuLibraryEnumerateKernels);
+  CUresult result = real ? real(kernels, count, library) : CUDA_ERROR_NOT_INITIALIZED;
+  for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
+    vgpu_kernel_seen(kernels[i]);
   return result;
 }
 

@@ -71,7 +71,7 @@ static uint64_t patience_of(const struct vgpu_device *device, struct vgpu_cost *
                             uint64_t now_ns) {
   uint32_t flags = __atomic_load_n(&cost->flags, __ATOMIC_RELAXED);
   if (!(flags & VGPU_COST_NAMED) && !vgpu_marks_are_held() && cost != &vgpu_launch_costs.last_resort) {
-    bool is_collective = named && vgpu_is_collective(named, true);
+    bool is_collective = named && vgpu_is_collective(named);
     flags = __atomic_or_fetch(&cost->flags, VGPU_COST_NAMED | (is_collective ? VGPU_COST_COLLECTIVE : 0U),
                               __ATOMIC_RELAXED);
   }

@@ -9,12 +9,15 @@
 #include "table.h"
 #include "text.h"
 
-enum { COLLECTIVES = 512, THREADS = 64 };
+enum { COLLECTIVES = 512, THREADS = 64, KERNEL_WORDS = 1024 };
 
 uint32_t vgpu_group_count;
 
 static const void *collectives[COLLECTIVES]; /* inside the lock */
 static uint32_t collective_count;            /* atomic */
+
+/* One bit for each kernel seen, by a hash of its handle. Another handle may have the same: then it is not asked about. */
+static uint64_t kernel_bits[KERNEL_WORDS]; /* atomic */
 
 /* A thread whose last launch was a collective. */
 static struct {
@@ -70,10 +73,23 @@ void vgpu_name_copied(const void *function, const void *kernel) {
   set_collective(function, is_known(kernel));
 }
 
-bool vgpu_is_collective(CUfunction function, bool may_ask) {
+static uint64_t *kernel_word(const void *handle, uint64_t *bit) {
+  uint64_t hash = (uint64_t)(uintptr_t)handle * 0x9e3779b97f4a7c15ULL >> 48;
+  *bit = (uint64_t)1 << hash % 64;
+  return &kernel_bits[hash / 64];
+}
+
+void vgpu_kernel_seen(CUkernel kernel) {
+  uint64_t bit, *word = kernel_word(kernel, &bit);
+  __atomic_fetch_or(word, bit, __ATOMIC_RELAXED);
+}
+
+bool vgpu_is_collective(CUfunction function) {
   const char *name = NULL;
+  uint64_t bit;
   if (is_known(function)) return true;
-  __typeof__(&cuFuncGetName) get = may_ask ? VGPU_REAL(cuFuncGetName) : NULL;
+  if (__atomic_load_n(kernel_word(function, &bit), __ATOMIC_RELAXED) & bit) return false;
+  __typeof__(&cuFuncGetName) get = VGPU_REAL(cuFuncGetName);
   return get && get(&name, function) == CUDA_SUCCESS && name && vgpu_name_is_collective(name);
 }
 

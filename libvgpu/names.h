@@ -19,11 +19,14 @@ bool vgpu_name_is_collective(const char *name);
 /* The driver gave out this function (or kernel) under `name`. */
 void vgpu_name_seen(const void *function, const char *name);
 
+/* The driver gave out a kernel: a handle that can be launched like a function, but not be asked about like one. */
+void vgpu_kernel_seen(CUkernel kernel);
+
 /* The driver gave out `function` for `kernel`. */
 void vgpu_name_copied(const void *function, const void *kernel);
 
-/* Whether a function is a collective. Asks the driver where it can be asked and `may_ask` is set. */
-bool vgpu_is_collective(CUfunction function, bool may_ask);
+/* Whether a function is a collective. Asks the driver where it can be asked. */
+bool vgpu_is_collective(CUfunction function);
 
 /* How many threads are in a group; atomic. */
 extern uint32_t vgpu_group_count;

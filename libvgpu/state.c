@@ -32,6 +32,7 @@ static struct vgpu_pages pages;
 static struct vgpu_environment environment;
 static struct vgpu_device devices[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
 static int device_total;                             /* atomic; what the driver said; 0: not asked yet */
+static uint32_t filling;                             /* spin flag of filling a device */
 static uint32_t owner_pid; /* atomic; who is building, or has built, the view and the private tables */
 
 static enum vgpu_mode build(void) {
@@ -109,6 +110,7 @@ static void open_pacers(struct vgpu_device *device) {
 
 /* A forked child has bought and learnt nothing yet. */
 static void forget_launches(void) {
+  filling = 0; /* another thread of the parent may have been inside */
   vgpu_clock_forget();
   vgpu_marks_forget();
   vgpu_capture_forget();
@@ -213,8 +215,6 @@ static void lower_books(const struct vgpu_device *device) {
     left -= part;
   }
 }
-
-static uint32_t filling; /* spin flag */
 
 static struct vgpu_device *prepare(struct vgpu_device *device, CUdevice ordinal, CUresult *why) {
   CUuuid uuid = {{0}};

@@ -255,6 +255,7 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned in
 /* Hooked: names of functions. */
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library);
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
 
 /* Hooked: the driver's own door. */

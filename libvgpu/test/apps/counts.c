@@ -250,6 +250,22 @@ static void test_collectives(void) {
   CHECK(took > 0.7, "60 of 10 ms, each a group of its own: held at 200 ms of debt (%.3f s)", took);
 }
 
+/* Kernels of libraries are launched as if they were functions, and are not asked about as if they were. */
+static void test_kernels(void) {
+  CUkernel plain, collective;
+  CHECK_EQUAL(cuLibraryGetKernel(&plain, NULL, "plain_100us"), 0, "a kernel");
+  CHECK_EQUAL(cuLibraryGetKernel(&collective, NULL, "_Z21ncclDevKernel_Generic_10000us"), 0, "a collective");
+  uint64_t from = fake_calls;
+  CHECK_EQUAL(launch_on((CUfunction)plain, NULL), 0, "launch");
+  CHECK_EQUAL(launch_on((CUfunction)collective, NULL), 0, "launch");
+  cuCtxSynchronize();
+  double begun = seconds_now();
+  for (int i = 0; i < 10; i++)
+    CHECK_EQUAL(launch_on((CUfunction)collective, NULL), 0, "launch");
+  CHECK(seconds_now() - begun < 0.1, "10 collectives of 10 ms went without a wait (%.3f s)", seconds_now() - begun);
+  CHECK_EQUAL(calls_since(from, "cuFuncGetName", NULL), 0, "questions about names");
+}
+
 /* Pairs of events end with their context. */
 static void test_contexts(void) {
   CUcontext context, first = NULL;
@@ -291,8 +307,13 @@ static void test_two(void) {
 static const struct test {
   const char *name;
   void (*run)(void);
-} tests[] = {{"usual", test_usual},     {"capture", test_capture},         {"held", test_held},
-             {"refused", test_refused}, {"collectives", test_collectives}, {"contexts", test_contexts},
+} tests[] = {{"usual", test_usual},
+             {"capture", test_capture},
+             {"held", test_held},
+             {"refused", test_refused},
+             {"collectives", test_collectives},
+             {"contexts", test_contexts},
+             {"kernels", test_kernels},
              {"two", test_two}};
 
 int main(int argc, char **argv) {

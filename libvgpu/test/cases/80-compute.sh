@@ -52,6 +52,7 @@ logged "a capture that is held open" counts held 30
 logged "refused launches" counts refused 30
 logged "collectives" counts collectives 30
 logged "collectives of an older driver" counts collectives 30 FAKE_OLD_DRIVER=1
+logged "kernels of libraries" counts kernels 30
 logged "contexts that end" counts contexts 30
 pages "$work/usual" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),99
 run "the usual launch" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_PRELOAD="$work/usual/libvgpu.so" \
