@@ -12,7 +12,7 @@
 struct instance {
   struct instance *next;
   struct gs_context *context;
-  uint64_t context_id; /* contexts come again at the same address */
+  uint64_t context_id; /* a context comes again at the same address with another */
   CUmodule module;
 };
 
@@ -86,7 +86,7 @@ CU_API(cuLibraryUnload)(CUlibrary library) {
 static CUresult module_of(struct gs_library *library, CUmodule *out) {
   NEED_CONTEXT(context);
   for (const struct instance *instance = library->instances; instance; instance = instance->next) {
-    if (instance->context != context || instance->context_id != context->id) continue;
+    if (instance->context_id != context->id) continue;
     *out = instance->module;
     return CUDA_SUCCESS;
   }
