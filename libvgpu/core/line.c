@@ -38,6 +38,8 @@ bool vgpu_line_read(const struct vgpu_limits_device *device, struct vgpu_line *l
 void vgpu_line_continue(struct vgpu_line *line, uint64_t now_ns) {
   if (!vgpu_line_is_foreign(line, now_ns)) {
     line->entitled_ns = vgpu_line_at(line, now_ns);
+  } else if (line->entitled_ns > VGPU_TIME_MAX / 2) {
+    line->entitled_ns = 0;
   }
   line->since_ns = now_ns;
 }

@@ -53,9 +53,9 @@ static inline uint64_t vgpu_line_at(const struct vgpu_line *line, uint64_t now_n
   return line->entitled_ns + vgpu_times_ppm(elapsed < VGPU_TIME_MAX ? elapsed : VGPU_TIME_MAX, line->rate_ppm);
 }
 
-/* True if the line cannot be of the clock that says `now_ns`: of another boot, say. */
+/* True if the line cannot be of the clock that says `now_ns` (of another boot, say), or of any. */
 static inline bool vgpu_line_is_foreign(const struct vgpu_line *line, uint64_t now_ns) {
-  return line->since_ns > now_ns && line->since_ns - now_ns > VGPU_AHEAD_NS;
+  return (line->since_ns > now_ns && line->since_ns - now_ns > VGPU_AHEAD_NS) || line->entitled_ns > VGPU_TIME_MAX / 2;
 }
 
 /* Reads the line in force. A device whose rate was never written has its share as rate, from time 0 on. False: it was

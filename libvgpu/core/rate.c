@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * rate.c - buying GPU time. Contract in rate.h, the line in line.c, taking turns in turn.c.
+ * rate.c - buying GPU time. Contract in rate.h; the line in line.c and trust.c, taking turns in turn.c.
  *
  * An account is a word that says how much was bought, held against a line. Up to three have to have credit:
  *
@@ -17,6 +17,7 @@
 #include "rate.h"
 
 #include "slot.h"
+#include "trust.h"
 #include "turn.h"
 
 enum {
@@ -24,6 +25,10 @@ enum {
   ATTACH_EVERY_NS = 1000000000, /* and a slot is looked for */
   PAUSE_MAX_NS = 1000000000     /* longer breaks between two requests are no time in which launches went on */
 };
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
 
 /* A word against its line, at one instant. */
 struct account {
@@ -85,66 +90,18 @@ static uint64_t take(const struct account *account, uint64_t *amount, uint64_t a
   return 0;
 }
 
-static const struct vgpu_limits_device *limits_of(const struct vgpu_rate_book *rate) {
-  return &rate->book->limits->devices[rate->device];
-}
-
-static struct vgpu_usage_device *usage_of(const struct vgpu_rate_book *rate) {
-  return (struct vgpu_usage_device *)(rate->book->usage + 1) + rate->device;
-}
-
 static bool has_ceiling(const struct vgpu_rate_book *rate) {
   return rate->ceiling_ppm < VGPU_PPM;
 }
 
 static bool has_line(const struct vgpu_rate_book *rate) {
-  return vgpu_load_relaxed(&limits_of(rate)->compute_mode) != VGPU_COMPUTE_NONE;
-}
-
-/* A line of another clock begins when this process first sees it. Of the two words, the time is written first: who sees
- * the generation sees a time that is not too early. */
-static void anchor(struct vgpu_rate_book *rate, struct vgpu_line *line, uint64_t now_ns) {
-  uint32_t generation = line->generation | (uint32_t)1 << 31;
-  if (vgpu_load(&rate->anchor_generation) != generation) {
-    vgpu_store(&rate->anchor_ns, now_ns);
-    vgpu_store(&rate->anchor_generation, generation);
-  }
-  line->since_ns = vgpu_load(&rate->anchor_ns);
-}
-
-/* The line of the limits page as this process has to take it. False: of two lines, perhaps. */
-static bool read_line(struct vgpu_rate_book *rate, uint64_t now_ns, struct vgpu_line *line) {
-  const struct vgpu_limits_device *limits = limits_of(rate);
-  bool whole = vgpu_line_read(limits, line);
-  if (vgpu_line_is_foreign(line, now_ns)) {
-    anchor(rate, line, now_ns);
-  }
-  uint32_t share = vgpu_share_bounded(vgpu_load_relaxed(&limits->share_ppm));
-  uint64_t over = vgpu_load_relaxed(&rate->heartbeat_seen_ns) + VGPU_STALE_NS + VGPU_LOAN_NS;
-  bool lent = vgpu_load_relaxed(&limits->compute_mode) == VGPU_COMPUTE_ELASTIC && line->rate_ppm > share;
-  if (lent && vgpu_load_relaxed(&rate->is_stale) && now_ns > over && now_ns > line->since_ns) {
-    vgpu_line_continue(line, over > line->since_ns ? over : line->since_ns);
-    line->rate_ppm = share;
-  }
-  return whole;
+  return vgpu_load_relaxed(&vgpu_rate_limits(rate)->compute_mode) != VGPU_COMPUTE_NONE;
 }
 
 /* The line of the environment's ceiling: the same for all time. */
 static struct vgpu_line ceiling_line(const struct vgpu_rate_book *rate) {
   struct vgpu_line line = {.rate_ppm = vgpu_share_bounded(rate->ceiling_ppm), .scale_ppm = VGPU_PPM};
   return line;
-}
-
-static void watch_heartbeat(struct vgpu_rate_book *rate, uint64_t now_ns) {
-  uint32_t heartbeat = vgpu_load_relaxed(&rate->book->limits->heartbeat);
-  if (!vgpu_load_relaxed(&rate->is_seen) || heartbeat != vgpu_load_relaxed(&rate->heartbeat)) {
-    vgpu_store_relaxed(&rate->heartbeat, heartbeat);
-    vgpu_store_relaxed(&rate->heartbeat_seen_ns, now_ns);
-    vgpu_store_relaxed(&rate->is_seen, 1u);
-  }
-  uint64_t seen = vgpu_load_relaxed(&rate->heartbeat_seen_ns);
-  bool stale = heartbeat == 0 || (now_ns > seen && now_ns - seen > VGPU_STALE_NS);
-  vgpu_store_relaxed(&rate->is_stale, stale ? 1u : 0u);
 }
 
 /* Our slot, which is looked for now and then if there is none; NULL. */
@@ -169,7 +126,7 @@ static struct vgpu_usage_slot_device *own_books(struct vgpu_rate_book *rate, uin
 
 /* Says that GPU time is wanted, and for how long nobody has steered. */
 static void tell_wanted(struct vgpu_rate_book *rate, uint64_t now_ns) {
-  struct vgpu_usage_device *usage = usage_of(rate);
+  struct vgpu_usage_device *usage = vgpu_rate_usage(rate);
   uint64_t last = vgpu_load_relaxed(&usage->wanted_ns), since = now_ns - last;
   if (since < ASKED_EVERY_NS ||
       !__atomic_compare_exchange_n(&usage->wanted_ns, &last, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
@@ -196,10 +153,6 @@ static void book_own(struct vgpu_rate_book *rate, const struct account *own, con
   }
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-  return a > b ? a : b;
-}
-
 void vgpu_rate_open(struct vgpu_rate_book *rate, struct vgpu_book *book, uint32_t device, uint32_t ceiling_ppm) {
   *rate = (struct vgpu_rate_book){.book = book, .device = device, .ceiling_ppm = ceiling_ppm};
 }
@@ -208,7 +161,7 @@ void vgpu_rate_open(struct vgpu_rate_book *rate, struct vgpu_book *book, uint32_
 static uint64_t buy_shared(struct vgpu_rate_book *rate, const struct account *own, uint64_t now_ns, bool force,
                            uint64_t *amount, struct vgpu_usage_slot_device *books) {
   struct account shared = *own;
-  shared.spent_ns = &usage_of(rate)->spent_ns;
+  shared.spent_ns = &vgpu_rate_usage(rate)->spent_ns;
   uint64_t ahead = own->burst_ns / 10 < VGPU_GRAB_NS ? own->burst_ns / 10 : VGPU_GRAB_NS;
   uint64_t wait = force ? 0 : larger(look(own), look(&shared));
   bool others = books != NULL && vgpu_turn_ask(rate, books, now_ns, *amount, wait == 0);
@@ -223,9 +176,9 @@ uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t n
   struct vgpu_line line, ceiling = ceiling_line(rate);
   struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
   uint64_t cost = cost_ns < VGPU_COST_MAX_NS ? cost_ns : VGPU_COST_MAX_NS;
-  watch_heartbeat(rate, now_ns);
+  vgpu_trust_heartbeat(rate, now_ns);
   tell_wanted(rate, now_ns);
-  bool whole = read_line(rate, now_ns, &line);
+  bool whole = vgpu_trust_line(rate, now_ns, &line);
   struct account own = account_of(&rate->own_spent_ns, &line, now_ns);
   struct account capped = account_of(&rate->ceiling_spent_ns, &ceiling, now_ns);
   uint64_t need = vgpu_times_ppm(cost, line.scale_ppm), amount = need;
@@ -238,13 +191,13 @@ uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t n
   }
   book_own(rate, &own, &capped, amount, books);
   *bought_ns = cost_ns + (amount - need) * VGPU_PPM / line.scale_ppm;
-  __atomic_fetch_add(&usage_of(rate)->charged_ns, *bought_ns, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, *bought_ns, __ATOMIC_RELAXED);
   return 0;
 }
 
 /* Adds to what was bought, scaled; `amount` is modulo 2^64, so it may be a difference. */
 static void add_spent(struct vgpu_rate_book *rate, uint64_t amount) {
-  __atomic_fetch_add(&usage_of(rate)->spent_ns, amount, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&vgpu_rate_usage(rate)->spent_ns, amount, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&rate->own_spent_ns, amount, __ATOMIC_RELAXED);
   __atomic_fetch_add(&rate->ceiling_spent_ns, amount, __ATOMIC_RELAXED);
   __atomic_fetch_add(&rate->served_ns, amount, __ATOMIC_RELAXED);
@@ -252,25 +205,25 @@ static void add_spent(struct vgpu_rate_book *rate, uint64_t amount) {
 
 void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns) {
   struct vgpu_line line;
-  vgpu_line_read(limits_of(rate), &line);
+  vgpu_line_read(vgpu_rate_limits(rate), &line);
   uint64_t estimate = more_ns < 0 ? -(uint64_t)more_ns : (uint64_t)more_ns;
   estimate = estimate < VGPU_COST_MAX_NS ? estimate : VGPU_COST_MAX_NS;
   uint64_t amount = vgpu_times_ppm(estimate, line.scale_ppm);
   add_spent(rate, more_ns < 0 ? -amount : amount);
-  __atomic_fetch_add(&usage_of(rate)->charged_ns, more_ns < 0 ? -estimate : estimate, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, more_ns < 0 ? -estimate : estimate, __ATOMIC_RELAXED);
 }
 
 void vgpu_rate_spun(struct vgpu_rate_book *rate, uint64_t spun_ns) {
   struct vgpu_line line;
-  vgpu_line_read(limits_of(rate), &line);
+  vgpu_line_read(vgpu_rate_limits(rate), &line);
   uint64_t spun = spun_ns < VGPU_COST_MAX_NS ? spun_ns : VGPU_COST_MAX_NS;
   add_spent(rate, vgpu_times_ppm(spun / VGPU_SPIN_PART, line.scale_ppm));
-  __atomic_fetch_add(&usage_of(rate)->charged_ns, spun, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, spun, __ATOMIC_RELAXED);
 }
 
 void vgpu_rate_waiting(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t until_ns, uint64_t waited_ns) {
   struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
-  struct vgpu_usage_device *usage = usage_of(rate);
+  struct vgpu_usage_device *usage = vgpu_rate_usage(rate);
   if (waited_ns == 0) {
     __atomic_add_fetch(&rate->waiters, 1, __ATOMIC_RELAXED);
   }
@@ -286,7 +239,7 @@ void vgpu_rate_waiting(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t un
 
 void vgpu_rate_waited(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t waited_ns) {
   struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
-  __atomic_fetch_add(&usage_of(rate)->throttled_ns, waited_ns, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&vgpu_rate_usage(rate)->throttled_ns, waited_ns, __ATOMIC_RELAXED);
   uint32_t waiters = vgpu_load_relaxed(&rate->waiters);
   while (waiters > 0 && !__atomic_compare_exchange_n(&rate->waiters, &waiters, waiters - 1, false, __ATOMIC_RELAXED,
                                                      __ATOMIC_RELAXED)) {
@@ -302,7 +255,7 @@ void vgpu_rate_waited(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t wai
 
 void vgpu_rate_count(struct vgpu_rate_book *rate, uint64_t launches, uint64_t now_ns) {
   struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
-  __atomic_fetch_add(&usage_of(rate)->launches, launches, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&vgpu_rate_usage(rate)->launches, launches, __ATOMIC_RELAXED);
   if (books != NULL) {
     __atomic_fetch_add(&books->launches, launches, __ATOMIC_RELAXED);
   }
@@ -311,8 +264,8 @@ void vgpu_rate_count(struct vgpu_rate_book *rate, uint64_t launches, uint64_t no
 uint64_t vgpu_rate_debt_ns(struct vgpu_rate_book *rate, uint64_t now_ns) {
   struct vgpu_line line, ceiling = ceiling_line(rate);
   uint64_t debt = 0;
-  read_line(rate, now_ns, &line);
-  struct account accounts[] = {account_of(&usage_of(rate)->spent_ns, &line, now_ns),
+  vgpu_trust_line(rate, now_ns, &line);
+  struct account accounts[] = {account_of(&vgpu_rate_usage(rate)->spent_ns, &line, now_ns),
                                account_of(&rate->own_spent_ns, &line, now_ns),
                                account_of(&rate->ceiling_spent_ns, &ceiling, now_ns)};
   size_t from = has_line(rate) ? 0 : 2, to = has_ceiling(rate) ? 3 : 2;
@@ -326,14 +279,14 @@ uint64_t vgpu_rate_debt_ns(struct vgpu_rate_book *rate, uint64_t now_ns) {
 uint32_t vgpu_rate_ppm(const struct vgpu_rate_book *rate) {
   struct vgpu_line line = {.rate_ppm = VGPU_PPM};
   if (has_line(rate)) {
-    vgpu_line_read(limits_of(rate), &line);
+    vgpu_line_read(vgpu_rate_limits(rate), &line);
   }
   uint32_t ceiling = has_ceiling(rate) ? vgpu_share_bounded(rate->ceiling_ppm) : line.rate_ppm;
   return ceiling < line.rate_ppm ? ceiling : line.rate_ppm;
 }
 
 bool vgpu_rate_is_open(const struct vgpu_rate_book *rate) {
-  uint32_t mode = vgpu_load_relaxed(&limits_of(rate)->compute_mode);
+  uint32_t mode = vgpu_load_relaxed(&vgpu_rate_limits(rate)->compute_mode);
   return (mode == VGPU_COMPUTE_ELASTIC || mode == VGPU_COMPUTE_NONE) && vgpu_rate_ppm(rate) >= VGPU_OPEN_PPM;
 }
 
@@ -342,6 +295,6 @@ bool vgpu_rate_is_alone(const struct vgpu_rate_book *rate) {
   if (vgpu_load_relaxed(&rate->book->limits->heartbeat) == 0) {
     return true;
   }
-  vgpu_line_read(limits_of(rate), &line);
+  vgpu_line_read(vgpu_rate_limits(rate), &line);
   return (line.flags & VGPU_RATE_ALONE) != 0 && !vgpu_load_relaxed(&rate->is_stale);
 }

@@ -41,19 +41,21 @@ enum { VGPU_OPEN_PPM = 950000 };             /* from this rate on an elastic all
 struct vgpu_rate_book {
   struct vgpu_book *book;
   uint32_t device;
-  uint32_t ceiling_ppm;       /* of this process alone, from the environment; VGPU_PPM: none */
-  uint64_t own_spent_ns;      /* the private word, against the line of the limits page */
-  uint64_t ceiling_spent_ns;  /* the same against the line of ceiling_ppm, which begins at time 0 */
-  uint64_t served_ns;         /* what our slot's served_ns is to say */
-  uint64_t asked_ns;          /* when we last asked */
-  uint64_t heartbeat_seen_ns; /* when the heartbeat was last seen to change */
-  uint64_t attached_ns;       /* when we last tried to register */
-  uint64_t anchor_ns;         /* when a line of another clock was first seen, */
-  uint32_t anchor_generation; /* and which: rate_generation | 1 << 31 */
-  uint32_t heartbeat;         /* what it was then */
-  uint32_t is_seen;           /* the two words of the heartbeat are valid */
-  uint32_t is_stale;          /* nobody steered when we last asked */
-  uint32_t waiters;           /* threads that are kept waiting */
+  uint32_t ceiling_ppm;        /* of this process alone, from the environment; VGPU_PPM: none */
+  uint64_t own_spent_ns;       /* the private word, against the line of the limits page */
+  uint64_t ceiling_spent_ns;   /* the same against the line of ceiling_ppm, which begins at time 0 */
+  uint64_t served_ns;          /* what our slot's served_ns is to say */
+  uint64_t asked_ns;           /* when we last asked */
+  uint64_t heartbeat_seen_ns;  /* when the heartbeat was last seen to change */
+  uint64_t attached_ns;        /* when we last tried to register */
+  uint64_t line_seen_ns;       /* what the line entitled to when it was last looked at */
+  uint64_t anchor_ns;          /* when a line that cannot be was first seen, */
+  uint64_t anchor_entitled_ns; /* what it is taken to entitle to then, */
+  uint32_t anchor_generation;  /* and which: rate_generation | 1 << 31 */
+  uint32_t heartbeat;          /* what it was then */
+  uint32_t is_seen;            /* the two words of the heartbeat are valid */
+  uint32_t is_stale;           /* nobody steered when we last asked */
+  uint32_t waiters;            /* threads that are kept waiting */
 };
 
 void vgpu_rate_open(struct vgpu_rate_book *rate, struct vgpu_book *book, uint32_t device, uint32_t ceiling_ppm);

@@ -177,6 +177,38 @@ static void test_other_clock(void) {
   tear_down(&setup);
 }
 
+/* Damage to the limits page while a process runs, at any place: it goes on within a second or so, and has no more than ten
+ * times (the scale of costs) the largest rate. */
+static void test_damaged_line(void) {
+  uint64_t random = 7;
+  for (int i = 0; i < 3000; i++) {
+    struct setup setup = set_up(VGPU_COMPUTE_HARD, 300000, VGPU_PPM);
+    struct vgpu_limits_device *device = &setup.pair.limits->devices[0];
+    uint64_t now = START, sum = 0, gap = 0;
+    for (; now < START + 100 * SECOND; now += SECOND) { /* much was bought */
+      buy(&setup, 300 * MILLISECOND, now);
+    }
+    random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+    size_t from = 88 + (random >> 33) % 100, to = from + (random >> 20) % 100;
+    for (size_t at = from; at < to && at < sizeof(*device); at++) {
+      random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+      ((uint8_t *)device)[at] = i % 3 == 0 ? 0 : i % 3 == 1 ? 0xff : (uint8_t)(random >> 40);
+    }
+    if (device->compute_mode != VGPU_COMPUTE_NONE) {
+      uint64_t last = now;
+      for (uint64_t end = now + 10 * SECOND; now < end; now += MILLISECOND) {
+        uint64_t bought = buy_all(&setup, MILLISECOND, now);
+        gap = bought != 0 || now - last < gap ? gap : now - last;
+        last = bought != 0 ? now : last;
+        sum += bought;
+      }
+      CHECK_EACH(gap <= 2 * SECOND);
+      CHECK_EACH(sum <= 105 * SECOND + SECOND);
+    }
+    tear_down(&setup);
+  }
+}
+
 /* The agent is gone: the line goes on, the time is counted, and in the end what was lent is given back. */
 static void test_heartbeat(void) {
   struct setup setup = set_up(VGPU_COMPUTE_ELASTIC, 300000, VGPU_PPM);
@@ -337,6 +369,7 @@ int main(void) {
   test_half_published();
   test_bounds();
   test_other_clock();
+  test_damaged_line();
   test_heartbeat();
   test_ceiling();
   test_what_is_told();
