@@ -62,6 +62,9 @@ func TestHardSharesAreNeverExceeded(t *testing.T) {
 		if neighbour {
 			pods = append(pods, n.start("b", slicesOfB, flood...))
 		}
+		if got := n.percent(settle, a); got[0] > 34 { // in a single second a little more, see the burst
+			t.Errorf("neighbour %v: A has %.1f %% in the first second", neighbour, got[0])
+		}
 		got := n.percent(phase, pods...)
 		if got[0] > 32 || got[0] < 27 {
 			t.Errorf("neighbour %v: A has %.1f %%, want 30 and never above 32", neighbour, got[0])
@@ -131,19 +134,26 @@ func TestAgentComesAndGoes(t *testing.T) {
 	for _, test := range []struct {
 		mode   string
 		signal syscall.Signal
-	}{{"hard", syscall.SIGKILL}, {"hard", syscall.SIGTERM}, {"elastic", syscall.SIGKILL}} {
+		most   [2]float64 // percent that A and B may have
+	}{
+		{"hard", syscall.SIGKILL, [2]float64{33, 63}},
+		{"hard", syscall.SIGTERM, [2]float64{33, 63}},
+		{"elastic", syscall.SIGKILL, [2]float64{46, 74}}, // a tenth is lent
+	} {
 		t.Run(fmt.Sprint(test.mode, " ", test.signal), func(t *testing.T) {
 			t.Parallel()
+			most := test.most
 			n := newNode(t, newCard(t), "--compute-mode="+test.mode)
 			a := n.start("a", slicesOfA, floodFor(t, "kernel=busy_2ms", "log=1")...)
-			b := n.start("b", slicesPerGPU-slicesOfA, floodFor(t, "kernel=busy_5ms", "log=1")...)
-			time.Sleep(2 * settle)
+			b := n.start("b", 6, floodFor(t, "kernel=busy_5ms", "log=1")...)
+			time.Sleep(3 * settle)
 			check := func(when string, d time.Duration) {
 				t.Helper()
 				launches := [2]int{len(a.all("launch")), len(b.all("launch"))}
 				got := n.percent(d, a.and(b)...)
-				if got[0] < 27 || got[0] > 32.5 || got[1] < 65 || got[1] > 72.5 {
-					t.Errorf("%s: A has %.1f %%, B %.1f, want 30 and 70", when, got[0], got[1])
+				t.Logf("%s: A has %.1f %%, B %.1f", when, got[0], got[1])
+				if got[0] < 26 || got[0] > most[0] || got[1] < 54 || got[1] > most[1] {
+					t.Errorf("want 30 to %v and 60 to %v", most[0], most[1])
 				}
 				a.await("launch", launches[0]+1, time.Second)
 				b.await("launch", launches[1]+1, time.Second)
