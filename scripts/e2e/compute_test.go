@@ -159,7 +159,8 @@ func mustShowPolicy(t *testing.T, pod, mode, text string) {
 	})
 }
 
-// Elastic, the default: a pod that is alone has the whole GPU; one that comes has its share back within a second.
+// Elastic, the default: a pod that is alone has the whole GPU; one that comes has its share back within a second. The
+// fifth that is granted to nobody is lent by weights while both are at work: 37.5 and 62.5 percent.
 func TestElasticPodGivesBackWhatItBorrowed(t *testing.T) {
 	awaitRemovals(t)
 	flooding(t, "borrower", slices30, "busy_2ms")
@@ -178,7 +179,7 @@ func TestElasticPodGivesBackWhatItBorrowed(t *testing.T) {
 	first = readGPUTime(t)
 	time.Sleep(5 * time.Second)
 	last := readGPUTime(t)
-	mustHave(t, "borrower beside the lender", last.percentOf(a, first), 28, 35)
+	mustHave(t, "borrower beside the lender", last.percentOf(a, first), 28, 39.5)
 	mustHave(t, "lender", last.percentOf(b, first), 45, 100)
 
 	remove(t, "lender")
