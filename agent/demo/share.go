@@ -36,7 +36,7 @@ const tolerance = 8
 // Kernels of the two programs: of different length, so that counting launches would not do.
 const (
 	shortKernel = "kernel=busy_200us"
-	longKernel  = "kernel=busy_1ms"
+	longKernel  = "kernel=busy_500us"
 )
 
 // capPercent is what vgpud exec is given.
@@ -128,7 +128,7 @@ func (s *stage) showSharing(ctx context.Context) (err error) {
 	return s.show(Step{Name: "sharing", Title: "Two containers share the time of a GPU",
 		Data: map[string]any{"rules": []string{s.rule(), rule}, "promised_percent": promised, "alone_percent": alone[0], "together_percent": both},
 		Prose: "A second container is given two slices of the same card. Both launch kernels without a pause, one of 0.2 ms, the " +
-			"other of 1 ms. A slice promises its part of the card's time; what nobody wants is lent, by the same weights, and " +
+			"other of 0.5 ms. A slice promises its part of the card's time; what nobody wants is lent, by the same weights, and " +
 			"comes back at once when it is wanted. The figures are the card's own.",
 		Lines: []string{
 			fmt.Sprintf("%-16s  %-30s  %9s  %6s  %s", "container", plugin.ComputeVariable, "promised", "alone", "both busy"),
