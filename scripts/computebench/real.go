@@ -12,6 +12,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -59,7 +60,7 @@ func (r row) shortened() row {
 }
 
 // runReal runs rows in real time, some side by side. One line each, as they come.
-func runReal(ctx context.Context, rows []row, build string, stdout io.Writer) ([]record, error) {
+func runReal(ctx context.Context, rows []row, build string, stdout io.Writer) (_ []record, err error) {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return !r.real })
 	if len(rows) == 0 {
 		return nil, nil
@@ -67,26 +68,68 @@ func runReal(ctx context.Context, rows []row, build string, stdout io.Writer) ([
 	if os.Geteuid() != 0 {
 		return nil, errors.New("real rows mount files as a container runtime does: they need root")
 	}
+	if build, err = snapshot(build); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(build)) }()
 	slots := make(chan struct{}, realSideBySide)
+	results := make([]record, len(rows))
 	var mu sync.Mutex
-	var records []record
 	var running sync.WaitGroup
-	for _, r := range rows {
+	for i, r := range rows {
 		slots <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slots }()
-			if ctx.Err() != nil {
-				return
-			}
-			result := runOneReal(ctx, r.shortened(), build)
+			results[i] = runOneReal(ctx, r.shortened(), build)
 			mu.Lock()
 			defer mu.Unlock()
-			records = append(records, result)
-			fmt.Fprintln(stdout, result.line())
+			fmt.Fprintln(stdout, results[i].line())
 		})
 	}
 	running.Wait()
-	return records, nil
+	for i, r := range rows { // what missed its target with the others beside it gets one more try without them
+		if results[i].Pass || ctx.Err() != nil {
+			continue
+		}
+		again := runOneReal(ctx, r.shortened(), build)
+		again.Tries = 2
+		fmt.Fprintln(stdout, again.line())
+		results[i] = again
+	}
+	return results, nil
+}
+
+// snapshot copies what real rows run out of the build directory, which may be built anew meanwhile.
+func snapshot(build string) (copied string, err error) {
+	if copied, err = os.MkdirTemp("", "computebench-"); err != nil {
+		return "", fmt.Errorf("copy build: %w", err)
+	}
+	if err := os.Mkdir(filepath.Join(copied, "sim"), 0o755); err != nil {
+		return "", fmt.Errorf("copy build: %w", err)
+	}
+	for _, name := range []string{"vgpud", "libvgpu.so", "sim/gpusim", "sim/flood", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"} {
+		data, err := os.ReadFile(filepath.Join(build, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(copied, name), data, 0o755)
+		}
+		if err != nil {
+			return "", errors.Join(fmt.Errorf("copy build: %w", err), os.RemoveAll(copied))
+		}
+	}
+	return copied, nil
+}
+
+// loadAverage is the machine's load over the last minute; nil if it cannot be told.
+func loadAverage() *float64 {
+	var load float64
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return nil
+	}
+	if _, err := fmt.Sscan(string(text), &load); err != nil {
+		return nil
+	}
+	return scene.At(load)
 }
 
 func runOneReal(ctx context.Context, r row, build string) record {
@@ -111,6 +154,7 @@ func runOneReal(ctx context.Context, r row, build string) record {
 	for i := range here {
 		apart = max(apart, math.Abs(here[i]-there[i]))
 	}
+	result.Load = loadAverage()
 	result.Figures.AgainstVirtual = scene.At(math.Round(apart*1000) / 1000)
 	result.Target += fmt.Sprintf(", within %g point of the model", agreeWithin)
 	if apart > agreeWithin {

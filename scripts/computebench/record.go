@@ -24,7 +24,9 @@ type record struct {
 	Figures scene.Figures `json:"figures"`
 	Target  string        `json:"target"`
 	Pass    bool          `json:"pass"`
-	Missed  []string      `json:"missed,omitempty"` // which limits of the target
+	Missed  []string      `json:"missed,omitempty"`       // which limits of the target
+	Load    *float64      `json:"load_average,omitempty"` // of the machine, of a row in real time: threads that run or want to
+	Tries   int           `json:"tries,omitempty"`        // of a row in real time: it missed its target beside others, and this is alone
 	outcome scene.Outcome // for the plots
 	err     error         // the row could not be run
 }

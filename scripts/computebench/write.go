@@ -89,7 +89,10 @@ func writePage(dir string, records []record, rows []row) error {
 }
 
 func verdict(r record) string {
-	if r.Pass {
+	switch {
+	case r.Pass && r.Tries > 1:
+		return "pass, alone"
+	case r.Pass:
 		return "pass"
 	}
 	return "**no**: " + strings.Join(r.Missed, ", ")
@@ -160,15 +163,15 @@ func realTable(records []record) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("| row | of % | share %, real | share %, virtual | apart | mean error, real | p95 | settles s | more | pass |\n")
-	b.WriteString("|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| row | of % | share %, real | share %, virtual | apart | mean error, real | p95 | settles s | more | load | pass |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range records {
 		if r.Clock != clockReal {
 			continue
 		}
 		f := r.Figures
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Row, list(f.Targets), list(f.Shares), list(virtual[r.Row].Figures.Shares),
-			number(f.AgainstVirtual, "%.2f"), number(f.MeanError, "%.2f"), number(f.P95, "%.2f"), number(f.Settle, "%.1f"), others(r), verdict(r))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Row, list(f.Targets), list(f.Shares), list(virtual[r.Row].Figures.Shares),
+			number(f.AgainstVirtual, "%.2f"), number(f.MeanError, "%.2f"), number(f.P95, "%.2f"), number(f.Settle, "%.1f"), others(r), number(r.Load, "%.0f"), verdict(r))
 	}
 	return b.String()
 }
