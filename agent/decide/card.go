@@ -25,6 +25,7 @@ const (
 	mixedFor        = 3 * time.Second         // after this time without a pure period mixed ones are taken
 	readableLately  = time.Second             // a tenant that cannot be read keeps what it was lent for so long
 	unloaded        = 0.98                    // a GPU that is less busy had idle time
+	loaded          = 0.99                    // a GPU that is as busy as this is full for certain
 	noticed         = 25                      // the driver shows the use of this part of a period
 	unpercent       = 0.0025                  // middle of what a whole percent can mean, rounded or cut off
 	usedOver        = time.Second             // over which Used is told
@@ -184,7 +185,7 @@ func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
 			continue
 		}
 		part := middle(min(1, busy[m.tenant.Key]))
-		m.measure(reading{from: from, at: at, joined: joined, full: c.full, busy: part, foreign: c.foreign,
+		m.measure(reading{from: from, at: at, joined: joined, full: c.full, queued: total >= loaded && part >= 0.95/float64(len(busy)), busy: part, foreign: c.foreign,
 			known: c.period() > 0})
 	}
 }

@@ -142,6 +142,7 @@ type reading struct {
 	from, at time.Duration
 	joined   bool
 	full     bool
+	queued   bool
 	busy     float64
 	foreign  float64
 	known    bool // the driver's period is known; else it may have begun earlier
@@ -167,7 +168,7 @@ func (m *member) measure(r reading) {
 	if !ok || m.readable < r.at {
 		return
 	}
-	mk := mark{from: r.from, at: r.at, full: r.full, used: r.busy * span, foreign: r.foreign * span,
+	mk := mark{from: r.from, at: r.at, full: r.full, queued: r.queued, used: r.busy * span, foreign: r.foreign * span,
 		charged: (after.charged - before.charged).Seconds(), granted: granted}
 	mk.company = m.companyOf(before, after)
 	m.bound(&mk, r, before, after)

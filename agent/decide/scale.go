@@ -34,7 +34,7 @@ const (
 	deadBeat           = 2.5 // most that one correction multiplies or divides by
 	unlikely           = 2.2 // costs are not that much too low unless the GPU has idle time, or for unlikelyFor
 	unlikelyFor        = 45 * time.Second
-	slowMean           = time.Second // time constant of the slow mean
+	slowMean           = 300 * time.Millisecond // time constant of the slow mean
 	hogFactor          = 1.5
 	hogMargin          = 1.02
 	percentBelow       = 0.0075                 // use can be that much lower than the middle of its whole percent, see middle,
@@ -60,6 +60,7 @@ type mark struct {
 	joined   bool // nothing was used or charged between the mark before and this one
 	company  int
 	full     bool    // the GPU had no idle time
+	queued   bool    // the tenant had as much of it as one that always has work waiting
 	used     float64 // measured
 	foreign  float64 // of those who hold no allocation; some may be ours that could not be told
 	charged  float64
@@ -202,7 +203,7 @@ type evidence struct {
 	low, high              float64 // bounds of the scale
 	span                   time.Duration
 	idle                   bool    // the GPU had idle time in it
-	endsFull               bool    // but not in the last period
+	queued                 bool    // in the last period work of the tenant may have waited in a queue
 	exact                  bool    // alone: estimates follow the mean of what was measured
 	launch                 float64 // the largest that was charged and had not run
 	least                  float64 // used at least, of what was charged by now
@@ -224,7 +225,7 @@ func (e evidence) correction(current float64) (corrected float64, wrong bool) {
 		}
 		return bounded(min(math.Sqrt(middle*e.low), current*deadBeat)), true
 	case e.high < current/deadBand:
-		if e.endsFull || !e.seen || e.overused(current) {
+		if e.queued || !e.seen || e.overused(current) {
 			return current, false // what is charged waits in a queue, or cannot be told from other processes' use
 		}
 		return bounded(max(math.Sqrt(middle*e.high), current/deadBeat)), true
@@ -249,7 +250,7 @@ func (e evidence) approach(current float64, span time.Duration) float64 {
 	if e.exact && e.used-percentBelow*e.span.Seconds() <= e.charged && e.charged <= e.used+percentAbove*e.span.Seconds() {
 		middle = 1
 	}
-	if middle < current && (e.granted > 1.002*e.span.Seconds() || e.overused(current)) {
+	if middle < current && (e.queued || e.overused(current)) {
 		return current // a queue grows, or the charge is not to be believed
 	}
 	return bounded(current + gain*(middle-current))
@@ -277,7 +278,7 @@ type window struct {
 func (w *window) add(m mark, index int) {
 	switch {
 	case w.sum.span == 0:
-		w.sum.endsFull, w.sum.seen = m.full, m.used > 0
+		w.sum.queued, w.sum.seen = m.queued, m.used > 0
 		w.sum.hogged, w.sum.exact = true, m.company == alone
 		w.end(m)
 	case w.index != index+1 || !w.first.joined:
