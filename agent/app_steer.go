@@ -198,7 +198,7 @@ func (t *tenant) read(key string, now time.Duration) []monitor.Tenant {
 
 func (t *tenant) close() {
 	if t.handle != nil {
-		t.handle.Close()
+		_ = t.handle.Close() // what it published stays in force
 		t.handle = nil
 	}
 }

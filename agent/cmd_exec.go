@@ -40,12 +40,8 @@ type execOptions struct {
 	report                  bool
 }
 
-func newExecCommand() *cobra.Command {
-	var options execOptions
-	command := &cobra.Command{
-		Use:   "exec [--memory AMOUNT] [--cores PERCENT] [--gpu UUID|INDEX] [--report] -- COMMAND [ARGUMENT...]",
-		Short: "Run a command in a slice, without Kubernetes",
-		Long: `Run a command that may hold at most --memory of device memory on one GPU, and use at most --cores percent of its
+// execHelp is the text of --help.
+const execHelp = `Run a command that may hold at most --memory of device memory on one GPU, and use at most --cores percent of its
 time, it and all its children together. At least one of the two is needed. The command sees the memory as if it were the
 whole card's. No root is needed.
 
@@ -69,7 +65,14 @@ their user id, those that are started with an emptied environment (env -i) or an
 start for the command (at, sbatch, docker run). A vgpud exec within another, or within a container, only lowers the limit.
 
 AMOUNT is ` + quantityRule + `.
-PERCENT is ` + percentRule + `.`,
+PERCENT is ` + percentRule + `.`
+
+func newExecCommand() *cobra.Command {
+	var options execOptions
+	command := &cobra.Command{
+		Use:   "exec [--memory AMOUNT] [--cores PERCENT] [--gpu UUID|INDEX] [--report] -- COMMAND [ARGUMENT...]",
+		Short: "Run a command in a slice, without Kubernetes",
+		Long:  execHelp,
 		Example: `  vgpud exec --memory 4Gi -- gmx mdrun -s bench.tpr
   vgpud exec --memory 4Gi --cores 30 --report -- ffmpeg -hwaccel cuda -i in.mp4 out.mp4`,
 		Args: func(_ *cobra.Command, arguments []string) error {

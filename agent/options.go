@@ -60,14 +60,8 @@ func options() []option {
 			c.MemoryMarginBytes, _, err = parseQuantity(text)
 			return err
 		}},
-		{"compute-mode", ledger.ComputeElastic, "how new allocations share a GPU's time: elastic (each is promised its slices' part, and lent what the others leave), hard (its part is a cap) or none (not limited)", func(c *Config, text string) error {
-			c.ComputeMode = text
-			return oneOf(text, ledger.ComputeElastic, ledger.ComputeHard, ledger.ComputeNone)
-		}},
-		{"compute-ceiling", wholeGPU, "most of a GPU's time that an elastic allocation may use, in percent, loans included; never less than its own part", func(c *Config, text string) (err error) {
-			c.ComputeCeiling, err = parseCeiling(text)
-			return err
-		}},
+		{"compute-mode", ledger.ComputeElastic, "how new allocations share a GPU's time: elastic (each is promised its slices' part, and lent what the others leave), hard (its part is a cap) or none (not limited)", setComputeMode},
+		{"compute-ceiling", wholeGPU, "most of a GPU's time that an elastic allocation may use, in percent, loans included; never less than its own part", setComputeCeiling},
 		{"device-list-strategy", plugin.StrategyEnvvar, "how a container is given its GPU: envvar (NVIDIA_VISIBLE_DEVICES) or cdi-cri (CDI device names)", func(c *Config, text string) error {
 			c.DeviceListStrategy = text
 			return oneOf(text, plugin.StrategyEnvvar, plugin.StrategyCDI)
@@ -145,12 +139,18 @@ func parseCount(text string) (int, error) {
 	return count, nil
 }
 
-func parseCeiling(text string) (int, error) {
+func setComputeMode(config *Config, text string) error {
+	config.ComputeMode = text
+	return oneOf(text, ledger.ComputeElastic, ledger.ComputeHard, ledger.ComputeNone)
+}
+
+func setComputeCeiling(config *Config, text string) error {
 	percent, set, err := parsePercent(text)
 	if err == nil && !set {
 		err = errors.New("want " + percentRule)
 	}
-	return percent, err
+	config.ComputeCeiling = percent
+	return err
 }
 
 func parseInterval(text string) (time.Duration, error) {
