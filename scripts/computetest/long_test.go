@@ -56,7 +56,8 @@ func TestDebtIsCarriedAndPaidBack(t *testing.T) {
 	kernel := pick(3*time.Second, 30*time.Second)
 	length := 6 * kernel // the debt is paid back after five times the kernel
 	flood := program(t, "flood")
-	mustShare(t, 20, 2, func() float64 {
+	// While the kernel runs nobody knows what it costs, and what the others could have had meanwhile may be forfeited.
+	mustShare(t, 19, 3, func() float64 {
 		c := newCard(t)
 		p := c.limited(20, flood, "first="+kernelName(kernel), "kernel=busy_1ms", "log=1",
 			fmt.Sprintf("seconds=%.1f", (length+patience).Seconds()))

@@ -77,7 +77,8 @@ func TestWorkThatIsAlwaysNew(t *testing.T) {
 		{"a kernel for each launch", 30, []string{"kernel=busy_5ms", "kernels=5000"}, 6 * time.Second, 20 * time.Second, 30, 5},
 		{"a kernel for each launch, waited for", 30, []string{"kernel=busy_5ms", "kernels=5000", "sync=each"}, 5 * time.Second, 20 * time.Second, 30, 5},
 		{"a graph for each launch", 30, []string{"path=fresh", "nodes=10", "kernel=busy_2ms"}, 6 * time.Second, 20 * time.Second, 30, 5},
-		{"a small graph for each launch", 30, []string{"path=fresh", "kernel=busy_20us"}, 5 * time.Second, 20 * time.Second, 30, 5},
+		// Each is measured before the next goes, so there may be less than the share.
+		{"a small graph for each launch", 30, []string{"path=fresh", "kernel=busy_20us"}, 5 * time.Second, 20 * time.Second, 24, 10},
 	} {
 		t.Run(f.name, f.run)
 	}
