@@ -22,6 +22,7 @@ static void prepare(CUcontext context) {
   if (!vgpu_is_limiting()) return;
   vgpu_check_fork();
   vgpu_blocks_learn_contexts(context_of);
+  vgpu_marks_harvest(true); /* what has ended can still be paid for */
   vgpu_marks_forget_context(context);
 }
 

@@ -127,8 +127,21 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
   launch->pacer = pacer;
 }
 
+/* Of a function that was hardly ever measured, no more launches go than can be measured: an estimate by one or two samples
+ * may be far off. */
+static void wait_for_mark(const struct vgpu_cost *cost) {
+  uint64_t pause_ns = PAUSE_MIN_NS;
+  for (uint64_t waited_ns = 0; waited_ns < BUSY_PATIENCE_NS && vgpu_marks_are_exhausted(); waited_ns += pause_ns) {
+    if (vgpu_marks_are_held() || __atomic_load_n(&cost->samples, __ATOMIC_RELAXED) >= VGPU_COST_FRESH) return;
+    nap(pause_ns);
+    pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
+    vgpu_marks_harvest(true);
+  }
+}
+
 void vgpu_launch_mark(struct vgpu_launch *launch, CUstream stream) {
   vgpu_marks_harvest(false);
+  if (vgpu_marks_are_exhausted()) wait_for_mark(launch->ticket.cost);
   launch->stream = stream;
   launch->mark = vgpu_mark_begin(stream);
   if (launch->ticket.first) launch->called_ns = vgpu_now_ns();

@@ -8,9 +8,11 @@
 
 #include "claim.h"
 #include "core/sys.h"
+#include "modules.h"
 #include "table.h"
 
 enum {
+  NEGLIGIBLE_PART = 16, /* a call that took less than this part of the time measured changes little about it */
   MARKS = 64,           /* launches that are measured at the same time */
   LOOK_AT = 8,          /* pairs that one look asks for */
   NOT_READY_ENOUGH = 2, /* and after so many that are not done, it stops */
@@ -31,7 +33,7 @@ struct vgpu_mark {
 };
 
 static struct vgpu_mark marks[MARKS];
-static uint32_t under_way; /* atomic; pairs in that state */
+uint32_t vgpu_marks_under_way;
 static uint32_t next_look; /* atomic; where the next look begins */
 static uint32_t holds;     /* atomic */
 static uint32_t inside;    /* atomic; threads of ours in a driver call that a capture must not meet */
@@ -117,8 +119,34 @@ static bool record(CUevent event, CUstream stream) {
   return real && !vgpu_marks_are_held() && real(event, stream) == CUDA_SUCCESS;
 }
 
+/* What ended before the program did is paid for; of what is still running, nobody will know. */
+static void settle_at_exit(void *unused) {
+  (void)unused;
+  vgpu_marks_harvest(true);
+  for (int i = 0; i < MARKS; i++) {
+    if (!take(&marks[i], UNDER_WAY)) continue;
+    vgpu_pace_unmeasured(marks[i].pacer, &marks[i].ticket);
+    __atomic_sub_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
+    put_back(&marks[i], FREE);
+  }
+}
+
+/* libc's own list: we have no destructor, and the driver's come after what was registered after them. */
+static void register_exit(void) {
+  static uint32_t is_registered;
+  typedef int (*at_exit)(void (*function)(void *), void *argument, void *library);
+  if (__atomic_exchange_n(&is_registered, 1, __ATOMIC_RELAXED)) return;
+  at_exit add = (at_exit)vgpu_find_symbol(VGPU_LIBRARY_ANY, "__cxa_atexit");
+  if (add) add(settle_at_exit, NULL, NULL);
+}
+
+bool vgpu_marks_are_exhausted(void) {
+  return __atomic_load_n(&vgpu_marks_under_way, __ATOMIC_RELAXED) >= MARKS;
+}
+
 struct vgpu_mark *vgpu_mark_begin(CUstream stream) {
   if (vgpu_marks_are_held()) return NULL;
+  register_exit();
   CUcontext context = vgpu_current_context();
   struct vgpu_mark *mark = context ? take_free(context) : NULL;
   if (!mark) return NULL;
@@ -141,15 +169,25 @@ bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *p
   mark->ticket = *ticket;
   mark->called_ns = called_ns;
   bool is_recorded = record(mark->end, stream);
-  if (is_recorded) __atomic_add_fetch(&under_way, 1, __ATOMIC_RELAXED);
+  if (is_recorded) __atomic_add_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
   put_back(mark, is_recorded ? UNDER_WAY : FREE);
   return is_recorded;
 }
 
-/* The time between the events, less what the driver did meanwhile to make the first launch possible. */
-static uint64_t elapsed_ns(float milliseconds, uint64_t called_ns) {
-  uint64_t elapsed = (uint64_t)((double)milliseconds * 1e6);
-  return called_ns > LOADING_NS && called_ns < elapsed ? elapsed - called_ns : elapsed;
+/* The driver may have loaded code in the call of a first launch, between the events, while the kernel ran or before it did:
+ * then it is paid for, once, what the GPU did for certain, a guess at least, and the next launch is the first one again.
+ * (A call that took longer than the time between the events waited for its place in the queue, and that time is true.)
+ * False: the time is to be learnt. */
+static bool is_unclean(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t elapsed_ns,
+                       uint64_t called_ns) {
+  if (called_ns <= LOADING_NS || called_ns > elapsed_ns || called_ns < elapsed_ns / NEGLIGIBLE_PART) return false;
+  uint32_t flags = __atomic_fetch_or(&ticket->cost->flags, VGPU_COST_UNCLEAN, __ATOMIC_RELAXED);
+  if (flags & VGPU_COST_UNCLEAN) return false;
+  uint64_t least = elapsed_ns < VGPU_COST_GUESS_NS ? elapsed_ns : VGPU_COST_GUESS_NS;
+  uint64_t certain = elapsed_ns - called_ns;
+  vgpu_cost_give_up(ticket->cost);
+  vgpu_rate_correct(&pacer->rate, (int64_t)(certain > least ? certain : least));
+  return true;
 }
 
 /* Asks the driver about a pair that this thread has taken. CUDA_ERROR_NOT_READY: not yet. */
@@ -176,10 +214,11 @@ static bool harvest(struct vgpu_mark *mark) {
   struct vgpu_pacer *pacer = mark->pacer;
   uint64_t called_ns = mark->called_ns;
   if (result != CUDA_SUCCESS) drop_events(mark, false); /* whatever is wrong with them, others may do better */
-  __atomic_sub_fetch(&under_way, 1, __ATOMIC_RELAXED);
+  __atomic_sub_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
   put_back(mark, FREE);
+  uint64_t elapsed_ns = milliseconds > 0 ? (uint64_t)((double)milliseconds * 1e6) : 0;
   if (result == CUDA_SUCCESS && milliseconds >= 0) {
-    vgpu_pace_measured(pacer, &ticket, elapsed_ns(milliseconds, called_ns));
+    if (!is_unclean(pacer, &ticket, elapsed_ns, called_ns)) vgpu_pace_measured(pacer, &ticket, elapsed_ns);
   } else {
     vgpu_pace_unmeasured(pacer, &ticket);
   }
@@ -188,7 +227,7 @@ static bool harvest(struct vgpu_mark *mark) {
 
 unsigned vgpu_marks_harvest(bool all) {
   unsigned done = 0, asked = 0, not_ready = 0;
-  if (__atomic_load_n(&under_way, __ATOMIC_RELAXED) == 0 || vgpu_marks_are_held()) return 0;
+  if (__atomic_load_n(&vgpu_marks_under_way, __ATOMIC_RELAXED) == 0 || vgpu_marks_are_held()) return 0;
   uint32_t first = __atomic_load_n(&next_look, __ATOMIC_RELAXED);
   for (uint32_t i = 0; i < MARKS; i++) {
     struct vgpu_mark *mark = &marks[(first + i) % MARKS];
@@ -208,7 +247,7 @@ void vgpu_marks_forget_context(CUcontext context) {
     struct vgpu_mark *mark = &marks[i];
     if (context_of(mark) != context) continue;
     if (take(mark, UNDER_WAY)) {
-      __atomic_sub_fetch(&under_way, 1, __ATOMIC_RELAXED);
+      __atomic_sub_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
       vgpu_pace_unmeasured(mark->pacer, &mark->ticket);
     } else if (!take(mark, FREE)) {
       continue; /* a thread launches in a context that another one ends: theirs to answer for */
@@ -221,7 +260,7 @@ void vgpu_marks_forget_context(CUcontext context) {
 void vgpu_marks_forget(void) {
   for (int i = 0; i < MARKS; i++)
     marks[i] = (struct vgpu_mark){.state = FREE};
-  under_way = 0;
+  vgpu_marks_under_way = 0;
   holds = 0;
   inside = 0;
 }

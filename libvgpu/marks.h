@@ -18,12 +18,15 @@
 
 struct vgpu_mark;
 
+/* How many launches are being measured; atomic. */
+extern uint32_t vgpu_marks_under_way;
+
 /* Records the first event of a pair on `stream`, which is the current context's. NULL: this launch cannot be measured. */
 struct vgpu_mark *vgpu_mark_begin(CUstream stream);
 
-/* The launch went well: records the second event; the ticket's cost is learnt once the GPU has passed it. `called_ns`: how long
- * the driver's call took, for a first launch, else 0: the driver may have loaded the code between the two events, and
- * that is no time of the GPU. False: it could not be recorded, and the caller settles the ticket. */
+/* The launch went well: records the second event; the ticket's cost is learnt once the GPU has passed it, at the latest when
+ * the program exits. `called_ns`: how long the driver's call took, for a first launch, else 0. False: it could not be
+ * recorded, and the caller settles the ticket. */
 bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket,
                    uint64_t called_ns);
 
@@ -33,7 +36,10 @@ void vgpu_mark_drop(struct vgpu_mark *mark);
 /* Looks at pairs that are under way, at a few or at all, and lets their costs be learnt. Returns how many were done. */
 unsigned vgpu_marks_harvest(bool all);
 
-/* Whether a mark could be made now. */
+/* Whether as many launches are being measured as can be at a time. */
+bool vgpu_marks_are_exhausted(void);
+
+/* Whether none may be made or asked about now. */
 bool vgpu_marks_are_held(void);
 
 /* From the return of the first until the second, no driver call is made here. Holds nest, over threads too. */

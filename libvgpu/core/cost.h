@@ -49,7 +49,8 @@ enum vgpu_cost_flags {
   VGPU_COST_STEADY = 4,     /* the samples differ little */
   VGPU_COST_LONG = 8,       /* measure each launch: long ones are, or were of late, among them */
   VGPU_COST_DOUBTED = 16,   /* measure the next launch */
-  VGPU_COST_WIDE = 32       /* the samples differ much */
+  VGPU_COST_WIDE = 32,      /* the samples differ much */
+  VGPU_COST_UNCLEAN = 64    /* the caller has thrown one first sample away; it does so once */
 };
 
 struct vgpu_costs {

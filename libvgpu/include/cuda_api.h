@@ -252,6 +252,15 @@ CUresult cuEventRecord_ptsz(CUevent event, CUstream stream);
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags);
 CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags);
 
+/* Hooked: calls that wait for the GPU. */
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxSynchronize_v2(CUcontext context);
+CUresult cuEventSynchronize(CUevent event);
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamSynchronize_ptsz(CUstream stream);
+
 /* Hooked: names of functions. */
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
@@ -289,8 +298,6 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
-CUresult cuStreamSynchronize(CUstream stream);
-CUresult cuStreamSynchronize_ptsz(CUstream stream);
 
 #pragma GCC visibility pop
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../include/cuda_api.h"
 
@@ -29,6 +30,7 @@ EXPORT struct fake_call fake_log[LOG];
 EXPORT uint64_t fake_busy_ns[DEVICES]; /* GPU time of all that was launched */
 EXPORT uint64_t fake_kernels;
 EXPORT int fake_fail_launches; /* launches answer this */
+EXPORT int fake_loading_us;    /* the call of a function's first launch takes so long, while the kernel runs */
 
 struct CUctx_st {
   int device;
@@ -36,6 +38,7 @@ struct CUctx_st {
 struct CUfunc_st {
   char name[64];
   uint64_t ns;
+  bool is_loaded;
 };
 struct CUstream_st {
   CUcontext context;
@@ -108,6 +111,8 @@ static CUresult run(CUfunction function, CUstream stream) {
   }
   __atomic_fetch_add(&fake_kernels, 1, __ATOMIC_RELAXED);
   enqueue(context_of(stream)->device, function->ns);
+  if (fake_loading_us && !function->is_loaded) usleep((useconds_t)fake_loading_us);
+  function->is_loaded = true;
   return CUDA_SUCCESS;
 }
 
@@ -214,7 +219,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxSynchronize(void) {
+CUresult cuCtxSynchronize(void) {
   NOTE(NULL);
   if (unsafe() != CUDA_SUCCESS) return unsafe();
   uint64_t now = now_ns(), until = busy_until_ns[current->device];
@@ -261,6 +266,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
   *function = &functions[function_count++ % FUNCTIONS];
   snprintf((*function)->name, sizeof((*function)->name), "%s", name);
   const char *number = strrchr(name, '_');
+  (*function)->is_loaded = false;
   (*function)->ns = number ? strtoull(number + 1, NULL, 10) * 1000 : 0;
   return CUDA_SUCCESS;
 }

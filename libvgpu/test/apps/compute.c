@@ -259,6 +259,28 @@ static void test_processes(void) {
   check_share(all, "three processes");
 }
 
+/* One process after the other launches once and ends: with a wait, and then without any last call of the driver. */
+static void test_once(void) {
+  enum { ONCE_US = 20000 };
+  double begun = seconds_now();
+  int launches = 0;
+  for (; seconds_now() - begun < 3; launches++) {
+    pid_t child = fork();
+    if (child == 0) {
+      use_device(0);
+      CHECK_EQUAL(launch_on(kernel_of(ONCE_US), NULL), 0, "launch");
+      if (launches % 2) cuCtxSynchronize();
+      usleep(ONCE_US * 3 / 2);
+      exit(check_failed != 0);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK_EQUAL(status, 0, "a process ends well");
+  }
+  double share = launches * ONCE_US / 1e6 / (seconds_now() - begun);
+  CHECK(share < wanted * 1.1 + 0.02, "got %.3f of the GPU, want %.3f", share, wanted);
+}
+
 /* A process that is killed while it waits holds up nobody. */
 static void test_kill(void) {
   volatile double *share = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -407,10 +429,13 @@ static const struct test {
   const char *name;
   void (*run)(void);
   bool makes_context; /* by itself */
-} tests[] = {{"paths", test_paths, false},        {"graphs", test_graphs, false},   {"long", test_long, false},
-             {"garbage", test_garbage, false},    {"change", test_change, false},   {"told", test_told, false},
-             {"signals", test_signals, false},    {"threads", test_threads, false}, {"plain", test_plain, false},
-             {"processes", test_processes, true}, {"kill", test_kill, true},        {"fork", test_fork, true}};
+} tests[] = {{"paths", test_paths, false},     {"graphs", test_graphs, false},
+             {"long", test_long, false},       {"garbage", test_garbage, false},
+             {"change", test_change, false},   {"told", test_told, false},
+             {"signals", test_signals, false}, {"threads", test_threads, false},
+             {"plain", test_plain, false},     {"processes", test_processes, true},
+             {"kill", test_kill, true},        {"once", test_once, true},
+             {"fork", test_fork, true}};
 
 int main(int argc, char **argv) {
   if (argc < 3) return 2;

@@ -20,14 +20,12 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice device);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuCtxSynchronize(void);
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags);
 CUresult cuGraphUpload(CUgraphExec graph, CUstream stream);
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **values, CUdeviceptr pointer);
 
 nvmlReturn_t nvmlInit_v2(void);

@@ -17,6 +17,7 @@ share "every way to launch" paths 30
 share "graphs of 100 kernels" graphs 30
 share "kernels of 100 ms" long 20
 share "signals during a wait" signals 20
+share "processes that launch once" once 20 CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/once-cache"
 share "threads share" threads 30
 share "processes share" processes 30 CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/compute-cache"
 share "kills during waits" kill 30 CUDA_DEVICE_MEMORY_SHARED_CACHE="$work/compute-cache"
@@ -53,6 +54,7 @@ logged "refused launches" counts refused 30
 logged "collectives" counts collectives 30
 logged "collectives of an older driver" counts collectives 30 FAKE_OLD_DRIVER=1
 logged "kernels of libraries" counts kernels 30
+logged "code that is loaded at the first launch" counts loading 30
 logged "contexts that end" counts contexts 30
 pages "$work/usual" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),99
 run "the usual launch" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_PRELOAD="$work/usual/libvgpu.so" \
