@@ -30,11 +30,12 @@ type options struct {
 	virtual, real bool
 	short, list   bool
 	trace         bool
+	seed          uint64
 	out           string // directory of the results; "": nothing is written
 	build         string // directory of what `make build` builds
 }
 
-const usage = `usage: computebench [--row REGEXP] [--virtual | --real] [--short] [--list] [--trace] [--out DIR] [--build DIR]
+const usage = `usage: computebench [--row REGEXP] [--virtual | --real] [--short] [--list] [--seed N] [--trace] [--out DIR] [--build DIR]
 
 Runs the rows of the compute benchmark and prints one line for each. Exit code 1: a row of ours misses its target.
 
@@ -43,6 +44,7 @@ Runs the rows of the compute benchmark and prints one line for each. Exit code 1
   --real        only in real time: agent, library and simulated GPU (root; needs make build)
   --short       a handful of rows in virtual time
   --list        print the rows and their targets, and run nothing
+  --seed N      other draws of what is left to chance in virtual time
   --trace       tell each rate that is published in virtual time
   --out DIR     write compute.json, compute.md and the plots there; rows that were not run keep their old records
   --build DIR   where the agent, the library and the simulated GPU are (build)
@@ -60,6 +62,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.BoolVar(&o.short, "short", false, "")
 	flags.BoolVar(&o.list, "list", false, "")
 	flags.BoolVar(&o.trace, "trace", false, "")
+	flags.Uint64Var(&o.seed, "seed", 0, "")
 	flags.StringVar(&o.out, "out", "", "")
 	flags.StringVar(&o.build, "build", "build", "")
 	if err := flags.Parse(args); err != nil {
@@ -71,8 +74,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	if o.virtual && o.real {
 		return options{}, errors.New("--virtual and --real exclude each other")
 	}
-	if o.short && o.out != "" {
-		return options{}, errors.New("--short and --out exclude each other: the results are of whole scenes")
+	if o.out != "" && (o.short || o.seed != 0) {
+		return options{}, errors.New("--out is for whole scenes with their own seeds: without --short and --seed")
 	}
 	row, err := regexp.Compile(pattern)
 	if err != nil {
@@ -135,8 +138,9 @@ func bench(ctx context.Context, o options, stdout io.Writer) (bool, error) {
 		}
 		return true, nil
 	}
-	if o.short {
-		for i := range chosen {
+	for i := range chosen {
+		chosen[i].scene.Seed += o.seed
+		if o.short {
 			chosen[i] = chosen[i].shortened()
 		}
 	}

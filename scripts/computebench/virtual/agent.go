@@ -254,6 +254,12 @@ func (a *agent) settle() {
 			continue
 		}
 		n.tenant.throttled = usage[0].Throttled
+		var used time.Duration
+		for _, p := range n.tenant.processes {
+			used += p.contexts[0].used.sum(0, a.run.scene.Length)
+		}
+		fmt.Fprintf(a.run.trace, "%s in all: used %.3f s, charged %.3f s, spent %.3f s\n", n.tenant.Name, used.Seconds(), usage[0].Charged.Seconds(),
+			usage[0].Spent.Seconds())
 	}
 }
 
