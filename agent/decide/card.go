@@ -121,12 +121,9 @@ func (c *card) lend() {
 		}
 	}
 	for _, m := range c.members {
-		switch {
-		case len(claimants) > 0 && !m.active:
-			m.rate = m.share
-		case m.readable == c.now:
-			m.rate = min(max(m.rate, m.share), m.most())
-		case c.now-m.readable > readableLately || len(claimants) > 1:
+		m.rate = min(max(m.rate, m.share), m.most())
+		unreadable := m.readable != c.now && (c.now-m.readable > readableLately || len(claimants) > 1)
+		if unreadable || len(claimants) > 0 && !m.active {
 			m.rate = m.share
 		}
 	}

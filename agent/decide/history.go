@@ -47,7 +47,7 @@ func (h history) add(now, charged time.Duration, rate float64, company int) hist
 	}
 	last := h[len(h)-1]
 	step, passed := charged-last.charged, now-last.at
-	if charged < h[0].charged || step > chargeBelieved || passed < 0 {
+	if charged < h[0].charged || step > chargeBelieved || passed < 0 || passed > historyKept {
 		return history{{at: now, charged: charged, launch: now}}
 	}
 	next := moment{at: now, charged: charged, granted: last.granted + scaled(passed, rate), launch: last.launch,

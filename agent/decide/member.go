@@ -112,7 +112,7 @@ func (m *member) running() time.Duration {
 
 // usedWithin says whether it may have used the GPU of late.
 func (m *member) usedWithin(span, now time.Duration) bool {
-	return !m.tenant.Known || m.wantedWithin(span, now) || m.running() > 0
+	return !m.tenant.Known || m.wantedWithin(span, now) || m.running() > 0 || m.usage.seenBusy(now)
 }
 
 // expect judges what it will use: all it can get if it waits, or has just come; else what it used lately and a tenth of its
@@ -164,7 +164,7 @@ func (m *member) measure(r reading) {
 	if ok {
 		granted = (after.granted - before.granted).Seconds()
 	}
-	m.usage = m.usage.add(r, granted/span)
+	m.usage = m.usage.add(r, granted/span, !ok || after.charged != before.charged || before.open > 0)
 	if !ok || m.readable < r.at {
 		return
 	}

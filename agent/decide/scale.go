@@ -30,10 +30,11 @@ import (
 // Bounds and times of the scale.
 const (
 	scaleMin, scaleMax = 0.1, 10
-	deadBand           = 1.1 // a scale that is wrong by less is left to the slow mean
-	deadBeat           = 2.5 // most that one correction multiplies or divides by
-	unlikely           = 2.2 // costs are not that much too low unless the GPU has idle time, or for unlikelyFor
-	unlikelyFor        = 45 * time.Second
+	deadBand           = 1.1              // a scale that is wrong by less is left to the slow mean
+	deadBeat           = 2.5              // most that one correction multiplies or divides by
+	unlikely           = 2.2              // costs are not that much too low unless the GPU had idle time for idleFor, or it
+	unlikelyFor        = 45 * time.Second // shows for so long: a long launch whose cost is not known yet looks the same
+	idleFor            = 500 * time.Millisecond
 	slowMean           = 300 * time.Millisecond // time constant of the slow mean
 	hogFactor          = 1.5
 	hogMargin          = 1.02
@@ -126,7 +127,7 @@ func (s scale) before(next reading, start moment) (last mark, joined bool) {
 // glimpse takes a mark in whose period may have begun earlier: it can only show that more was used than charged.
 func (s scale) glimpse(m mark) scale {
 	var seen window
-	seen.add(m, 0)
+	seen.add(m, 0, s.inForce(m.company%mixed))
 	if m.company != mixed {
 		current := s.inForce(m.company)
 		if corrected, wrong := seen.evidence().correction(current); wrong && corrected > current {
@@ -180,7 +181,7 @@ func (s scale) correct(company int, span time.Duration) scale {
 		if m.from < s.anchor[company] {
 			break
 		}
-		gathered.add(m, i)
+		gathered.add(m, i, current)
 		found := gathered.evidence()
 		if found.hogged && found.hogs(current) && found.span >= time.Duration(s.hogs)*hogPause {
 			s.known[company], s.anchor[company] = bounded(current*hogFactor), s.marks[len(s.marks)-1].at
@@ -202,14 +203,15 @@ type evidence struct {
 	used, charged, granted float64
 	low, high              float64 // bounds of the scale
 	span                   time.Duration
-	idle                   bool    // the GPU had idle time in it
-	queued                 bool    // in the last period work of the tenant may have waited in a queue
-	exact                  bool    // alone: estimates follow the mean of what was measured
-	launch                 float64 // the largest that was charged and had not run
-	least                  float64 // used at least, of what was charged by now
-	before                 float64 // charged before at most, and not used then
-	hogged                 bool    // the tenant used all of the GPU, and was granted less
-	seen                   bool    // the tenant was seen to use the GPU in the last period
+	idle                   time.Duration // at the end of it the GPU had idle time in every period, for so long
+	odd                    bool          // much more was used in the last period than was charged
+	queued                 bool          // in the last period work of the tenant may have waited in a queue
+	exact                  bool          // alone: estimates follow the mean of what was measured
+	launch                 float64       // the largest that was charged and had not run
+	least                  float64       // used at least, of what was charged by now
+	before                 float64       // charged before at most, and not used then
+	hogged                 bool          // the tenant used all of the GPU, and was granted less
+	seen                   bool          // the tenant was seen to use the GPU in the last period
 }
 
 // correction is the scale that a window asks for in the place of current, if it leaves that out.
@@ -220,7 +222,7 @@ func (e evidence) correction(current float64) (corrected float64, wrong bool) {
 	middle := e.used / e.charged
 	switch {
 	case e.low > current*deadBand:
-		if middle > current*unlikely && !e.idle && e.span < unlikelyFor {
+		if (e.odd || middle > current*unlikely) && e.idle < idleFor && e.span < unlikelyFor {
 			return current, false // a long launch whose cost is not known yet looks the same
 		}
 		return bounded(min(math.Sqrt(middle*e.low), current*deadBeat)), true
@@ -242,7 +244,7 @@ func (e evidence) hogs(current float64) bool {
 // approach moves the scale towards what a window says, as far as span is of the time constant: its middle; or one, if
 // the estimates should be right and whole percents allow it.
 func (e evidence) approach(current float64, span time.Duration) float64 {
-	if e.used <= 0 || e.charged <= 0 || e.high-e.low > slowWidth*current {
+	if e.odd || e.used <= 0 || e.charged <= 0 || e.high-e.low > slowWidth*current {
 		return current
 	}
 	gain := 1 - math.Exp(-float64(span)/float64(slowMean))
@@ -275,7 +277,7 @@ type window struct {
 }
 
 // add takes the mark at index in, which is older than those before.
-func (w *window) add(m mark, index int) {
+func (w *window) add(m mark, index int, current float64) {
 	switch {
 	case w.sum.span == 0:
 		w.sum.queued, w.sum.seen = m.queued, m.used > 0
@@ -288,12 +290,17 @@ func (w *window) add(m mark, index int) {
 		w.end(m)
 	}
 	span := m.at - m.from
+	if w.sum.span == 0 {
+		w.sum.odd = m.used > unlikely*current*(m.charged+m.openFrom+m.edgeAt)
+	}
 	w.sum.used += m.used
 	w.sum.charged += m.charged
 	w.sum.granted += m.granted
 	w.sum.launch = max(w.sum.launch, m.openFrom, m.openAt)
 	w.sum.span += span
-	w.sum.idle = w.sum.idle || !m.full
+	if !m.full && w.sum.idle == w.sum.span-span {
+		w.sum.idle = w.sum.span
+	}
 	w.sum.hogged = w.sum.hogged && m.used > unloaded*span.Seconds() && m.granted < m.used
 	w.foreign += m.foreign
 	w.first, w.index = m, index

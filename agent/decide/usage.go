@@ -30,11 +30,12 @@ type waited struct{ waited, looked time.Duration }
 type used struct {
 	from, at      time.Duration
 	used, granted float64
+	charged       bool // it launched something in it
 }
 
 // add takes a period in; granted is by the end of it, since the one before. Where there was none for a while nobody used the
 // GPU, or the driver has lost some: that counts as no use.
-func (u usage) add(r reading, rate float64) usage {
+func (u usage) add(r reading, rate float64, charged bool) usage {
 	from := r.from
 	if n := len(u.recent); n > 0 && r.at-u.recent[n-1].at < overShareOver {
 		from = u.recent[n-1].at
@@ -44,7 +45,7 @@ func (u usage) add(r reading, rate float64) usage {
 		first++
 	}
 	u.recent = append(slices.Clip(slices.Clone(u.recent[first:])),
-		used{from, r.at, r.busy * (r.at - r.from).Seconds(), rate * (r.at - from).Seconds()})
+		used{from, r.at, r.busy * (r.at - r.from).Seconds(), rate * (r.at - from).Seconds(), charged})
 	covered, consumed, allowed := u.sums(overShareOver)
 	switch {
 	case consumed <= allowed+overShareMargin*covered.Seconds() || covered < usedOver:
@@ -53,6 +54,15 @@ func (u usage) add(r reading, rate float64) usage {
 		u.over = r.at
 	}
 	return u
+}
+
+// seenBusy says whether the driver saw it use the GPU in the last period, though its pages may say otherwise.
+func (u usage) seenBusy(now time.Duration) bool {
+	if len(u.recent) == 0 {
+		return false
+	}
+	last := u.recent[len(u.recent)-1]
+	return now-last.at < samplesStale && last.used > 0 && !last.charged
 }
 
 // sums adds up the periods that ended in the last stretch before the last one's end.
