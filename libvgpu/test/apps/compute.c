@@ -104,9 +104,20 @@ static double share_of(CUresult (*launch)(void), double us, double seconds) {
   return launches * us / 1e6 / (seconds_now() - begun);
 }
 
-/* A machine that is busy with other things gives less, never more. */
+static double least_share(void) {
+  return wanted * 0.85 - 0.01;
+}
+
+/* The same, again when it was too little: a machine that is busy with other things gives less, never more. */
+static double good_share_of(CUresult (*launch)(void), double us, double seconds) {
+  double share = 0;
+  for (int i = 0; i < 4 && share >= 0 && share <= least_share(); i++)
+    share = share_of(launch, us, seconds);
+  return share;
+}
+
 static void check_share(double share, const char *what) {
-  CHECK(share > wanted * 0.85 - 0.01 && share < wanted * 1.1 + 0.015, "%s: got %.3f of the GPU, want %.3f", what, share,
+  CHECK(share > least_share() && share < wanted * 1.1 + 0.015, "%s: got %.3f of the GPU, want %.3f", what, share,
         wanted);
 }
 
@@ -130,7 +141,7 @@ static void test_paths(void) {
   cuStreamCreate(&path_stream, 1);
   share_of(by_plain, PATH_US, 0.2); /* the first burst is over */
   for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
-    double share = variant(paths[i].name) ? share_of(paths[i].launch, PATH_US, 0.5) : -801;
+    double share = variant(paths[i].name) ? good_share_of(paths[i].launch, PATH_US, 0.5) : -801;
     if (share <= -801) {
       SKIP("%s: this driver has none", paths[i].name);
       continue;
@@ -150,7 +161,7 @@ static void test_graphs(void) {
   cuStreamCreate(&path_stream, 1);
   CHECK_EQUAL(cuGraphUpload(path_graph, path_stream), 0, "upload");
   share_of(by_graph, 100 * 200, 0.3);
-  check_share(share_of(by_graph, 100 * 200, 2), "a graph of 100 kernels");
+  check_share(good_share_of(by_graph, 100 * 200, 2), "a graph of 100 kernels");
 }
 
 static CUfunction long_kernel;
@@ -239,22 +250,37 @@ static pid_t child_that_launches(int us, double until, volatile double *share, d
   _exit(check_failed != 0);
 }
 
-/* Processes of one container share its time, whatever the length of their kernels. */
-static void test_processes(void) {
-  enum { PROCESSES = 3 };
-  static const int us[PROCESSES] = {200, 1000, 4000};
-  volatile double *shares = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+enum { PROCESSES = 3 };
+static const int process_us[PROCESSES] = {200, 1000, 4000};
+
+/* Runs them for 3 s; their shares. */
+static void run_processes(volatile double *shares) {
   pid_t children[PROCESSES];
-  double begun = seconds_now() + 0.5, all = 0;
+  double begun = seconds_now() + 0.5;
   for (int i = 0; i < PROCESSES; i++)
-    children[i] = child_that_launches(us[i], begun + 3, &shares[i], begun);
+    children[i] = child_that_launches(process_us[i], begun + 3, &shares[i], begun);
   for (int i = 0; i < PROCESSES; i++) {
     int status = 1;
     waitpid(children[i], &status, 0);
     CHECK_EQUAL(status, 0, "a process ends well");
-    all += shares[i];
-    CHECK(shares[i] > wanted / PROCESSES * 0.7 && shares[i] < wanted / PROCESSES * 1.3,
-          "the one with kernels of %d us got %.3f, want %.3f", us[i], shares[i], wanted / PROCESSES);
+  }
+}
+
+/* Processes of one container share its time, whatever the length of their kernels. */
+static void test_processes(void) {
+  volatile double *shares = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  double all = 0, least = 0;
+  for (int tries = 0; tries < 4 && (all <= least_share() || least <= 0.7 * wanted / PROCESSES); tries++) {
+    run_processes(shares);
+    all = least = 0;
+    for (int i = 0; i < PROCESSES; i++) {
+      all += shares[i];
+      least = i == 0 || shares[i] < least ? shares[i] : least;
+    }
+  }
+  for (int i = 0; i < PROCESSES; i++) {
+    CHECK(shares[i] > 0.7 * wanted / PROCESSES && shares[i] < 1.3 * wanted / PROCESSES,
+          "the one with kernels of %d us got %.3f, want %.3f", process_us[i], shares[i], wanted / PROCESSES);
   }
   check_share(all, "three processes");
 }
@@ -301,7 +327,7 @@ static void test_kill(void) {
   }
   CHECK(longest < 1, "the longest wait was %.3f s", longest);
   share_of(by_plain, PATH_US, 0.3);
-  check_share(share_of(by_plain, PATH_US, 1), "alone again");
+  check_share(good_share_of(by_plain, PATH_US, 1), "alone again");
 }
 
 /* A child of a process that has launched. */
@@ -316,13 +342,13 @@ static void test_fork(void) {
   waitpid(child, &status, 0);
   CHECK_EQUAL(status, 0, "the child ends well");
   check_share(*share, "a forked child");
-  check_share(share_of(by_plain, PATH_US, 0.5), "its parent afterwards");
+  check_share(good_share_of(by_plain, PATH_US, 0.5), "its parent afterwards");
 }
 
 static void test_plain(void) {
   path_kernel = kernel_of(PATH_US);
   share_of(by_plain, PATH_US, 0.1);
-  check_share(share_of(by_plain, PATH_US, 1), "cuLaunchKernel");
+  check_share(good_share_of(by_plain, PATH_US, 1), "cuLaunchKernel");
 }
 
 static volatile bool is_over;
