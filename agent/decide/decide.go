@@ -3,7 +3,9 @@
 
 // Package decide turns what was observed into what is to be done: (Snapshot, Policy, State) → (Decisions, State).
 // It does no I/O, reads no clock, keeps no log and changes none of its arguments, so that every case is a text
-// file in testdata. app.go applies the decisions. health.go judges GPUs, memory.go judges allocations.
+// file in testdata. app.go applies the decisions. health.go judges GPUs, memory.go judges
+// allocations. Steer, in compute.go, is the same for GPU time, many times a second: lending.go divides it, scale.go finds out
+// how wrong estimated costs are, usage.go reports.
 package decide
 
 import (
