@@ -38,7 +38,7 @@ import (
 	"unsafe"
 )
 
-// PatienceMax is the longest that one launch is kept waiting.
+// PatienceMax is the longest that a launch is kept waiting while its allocation launches nothing; see pace.h.
 const PatienceMax = time.Duration(C.VGPU_WAIT_MAX_NS)
 
 // Pacer paces the launches of one process on one device, with the code that libvgpu runs and the caller's clock. For tests

@@ -102,7 +102,7 @@ func TestPacerRefused(t *testing.T) {
 	p.Measured(&second, 500*time.Millisecond)
 	debt := p.Debt(now)
 	var third limiter.Ticket
-	if wait := p.Ask(7, 1, 1, now, limiter.PatienceMax, limiter.PatienceMax, &third); wait != 0 || third.Charged != 500*time.Millisecond {
+	if wait := p.Ask(7, 1, 1, now, 0, 0, &third); wait != 0 || third.Charged != 500*time.Millisecond {
 		t.Errorf("third launch: wait %v, %+v", wait, third)
 	}
 	p.Refused(&third)

@@ -36,9 +36,24 @@ static void count_launch(struct vgpu_pacer *pacer, uint64_t now_ns) {
   vgpu_pace_flush(pacer, now_ns);
 }
 
+static uint64_t smaller(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+/* How much longer the launch waits at most; 0: it goes. */
+static uint64_t patience_left(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost, uint64_t now_ns,
+                              uint64_t waited_ns, uint64_t patience_ns) {
+  uint64_t own = smaller(vgpu_load_relaxed(&cost->cost_ns), VGPU_COST_MAX_NS) * VGPU_PPM / vgpu_rate_ppm(&pacer->rate);
+  own = smaller(own, VGPU_WAIT_OWN_NS);
+  uint64_t most = patience_ns != 0 && own > patience_ns ? own : patience_ns;
+  uint64_t in_vain = smaller(waited_ns, vgpu_rate_idle_ns(&pacer->rate, now_ns));
+  return most > in_vain ? most - in_vain : 0;
+}
+
 uint64_t vgpu_pace(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t now_ns, uint64_t waited_ns,
                    uint64_t patience_ns, struct vgpu_ticket *ticket) {
-  bool must_go = waited_ns >= patience_ns;
+  uint64_t left = patience_left(pacer, cost, now_ns, waited_ns, patience_ns);
+  bool must_go = left == 0;
   ticket->busy = ticket->cost == NULL && !decide(pacer, cost, must_go, ticket);
   if (ticket->busy) {
     return VGPU_WAIT_MIN_NS;
@@ -51,7 +66,7 @@ uint64_t vgpu_pace(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t no
     uint64_t wait = vgpu_rate_buy(&pacer->rate, need, now_ns, must_go, &bought);
     if (wait != 0) {
       __atomic_fetch_add(&pacer->credit_ns, credit, __ATOMIC_RELAXED);
-      return wait < patience_ns - waited_ns ? wait : patience_ns - waited_ns;
+      return smaller(wait, left);
     }
   }
   __atomic_fetch_add(&pacer->credit_ns, credit + (int64_t)bought - (int64_t)charged, __ATOMIC_RELAXED);

@@ -60,8 +60,10 @@ static inline bool vgpu_pace_quick(struct vgpu_pacer *pacer, struct vgpu_cost *c
 
 /* 0: launch. Else: wait at most so long (ns), then ask again with the same `ticket`. `waited_ns`: for how long this launch
  * has waited in all. When `ticket->busy` the caller looks for finished measurements before it asks again; else it waits
- * for GPU time, and says so (vgpu_rate_waiting). `patience_ns`: launch after this time whatever the debt;
- * VGPU_WAIT_MAX_NS, 0 for a launch that must not wait at all (it is charged all the same). One ticket may be shown to
+ * for GPU time, and says so (vgpu_rate_waiting). `patience_ns`: VGPU_WAIT_MAX_NS, or 0 for a launch that must not wait at
+ * all (it is charged all the same). Whatever the debt, it goes when it has waited so long and nobody of the allocation
+ * launched meanwhile (who queues waits longer, or many threads would together have more than the share); one that costs
+ * more than its patience by itself waits for as long as it costs, up to VGPU_WAIT_OWN_NS. One ticket may be shown to
  * several pacers in turn: what is decided about the cost is decided once. */
 uint64_t vgpu_pace(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t now_ns, uint64_t waited_ns,
                    uint64_t patience_ns, struct vgpu_ticket *ticket);

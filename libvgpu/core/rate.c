@@ -137,6 +137,14 @@ static void tell_wanted(struct vgpu_rate_book *rate, uint64_t now_ns) {
   }
 }
 
+static void tell_bought(struct vgpu_rate_book *rate, uint64_t now_ns) {
+  struct vgpu_usage_device *usage = vgpu_rate_usage(rate);
+  vgpu_store_relaxed(&rate->bought_ns, now_ns);
+  if (now_ns - vgpu_load_relaxed(&usage->bought_ns) >= ASKED_EVERY_NS) {
+    vgpu_store_relaxed(&usage->bought_ns, now_ns);
+  }
+}
+
 /* Books `amount` of GPU time in the private accounts, and as served. */
 static void book_own(struct vgpu_rate_book *rate, const struct account *own, const struct account *ceiling,
                      uint64_t amount, struct vgpu_usage_slot_device *books) {
@@ -190,6 +198,7 @@ uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t n
     return wait;
   }
   book_own(rate, &own, &capped, amount, books);
+  tell_bought(rate, now_ns);
   *bought_ns = cost_ns + (amount - need) * VGPU_PPM / line.scale_ppm;
   __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, *bought_ns, __ATOMIC_RELAXED);
   return 0;
@@ -274,6 +283,13 @@ uint64_t vgpu_rate_debt_ns(struct vgpu_rate_book *rate, uint64_t now_ns) {
     debt = larger(debt, base > accounts[i].line_ns ? base - accounts[i].line_ns : 0);
   }
   return debt;
+}
+
+uint64_t vgpu_rate_idle_ns(const struct vgpu_rate_book *rate, uint64_t now_ns) {
+  uint64_t own = vgpu_load_relaxed(&rate->bought_ns);
+  uint64_t shared = vgpu_load_relaxed(&vgpu_rate_usage(rate)->bought_ns);
+  uint64_t last = shared <= now_ns && shared > own ? shared : own; /* a time to come is damage */
+  return last == 0 ? UINT64_MAX : now_ns > last ? now_ns - last : 0;
 }
 
 uint32_t vgpu_rate_ppm(const struct vgpu_rate_book *rate) {

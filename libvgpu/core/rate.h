@@ -25,7 +25,8 @@
 #define VGPU_BURST_NS ((uint64_t)20000000)              /* credit is at most what the rate gives in this time */
 #define VGPU_GRAB_NS ((uint64_t)100000)                 /* a process buys at most this much ahead of its needs */
 #define VGPU_WAIT_MIN_NS ((uint64_t)50000)              /* shortest wait */
-#define VGPU_WAIT_MAX_NS ((uint64_t)10000000000)        /* longest wait of one launch; debt beyond it is carried */
+#define VGPU_WAIT_MAX_NS ((uint64_t)10000000000)        /* longest wait in which the allocation launches nothing */
+#define VGPU_WAIT_OWN_NS ((uint64_t)600000000000)       /* and of a launch that costs more than that by itself */
 #define VGPU_STALE_NS ((uint64_t)2000000000)            /* heartbeat that stood still this long: nobody steers */
 #define VGPU_LOAN_NS ((uint64_t)60000000000)            /* and after this, what was lent is given back */
 #define VGPU_DEBT_BELIEVED_NS ((uint64_t)3600000000000) /* a spent_ns further ahead than this is damage */
@@ -46,6 +47,7 @@ struct vgpu_rate_book {
   uint64_t ceiling_spent_ns;   /* the same against the line of ceiling_ppm, which begins at time 0 */
   uint64_t served_ns;          /* what our slot's served_ns is to say */
   uint64_t asked_ns;           /* when we last asked */
+  uint64_t bought_ns;          /* when we last got GPU time */
   uint64_t heartbeat_seen_ns;  /* when the heartbeat was last seen to change */
   uint64_t attached_ns;        /* when we last tried to register */
   uint64_t line_seen_ns;       /* what the line entitled to when it was last looked at */
@@ -91,6 +93,9 @@ void vgpu_rate_count(struct vgpu_rate_book *rate, uint64_t launches, uint64_t no
 
 /* How far this process is in debt, with the others of the allocation or by itself, in GPU time; 0: it has credit. */
 uint64_t vgpu_rate_debt_ns(struct vgpu_rate_book *rate, uint64_t now_ns);
+
+/* For how long nobody of the allocation has got GPU time; UINT64_MAX: nobody ever did. */
+uint64_t vgpu_rate_idle_ns(const struct vgpu_rate_book *rate, uint64_t now_ns);
 
 /* The rate in force for this process, in millionths. */
 uint32_t vgpu_rate_ppm(const struct vgpu_rate_book *rate);
