@@ -3,6 +3,7 @@
  *
  * test_engine.c - the engine alone in virtual time: to the nanosecond, whatever the load of the machine. This file is the
  * region, the clock and the lock; a process is a number of a slot.
+ * size: one fixture, the engine on a clock of its own.
  */
 #define _GNU_SOURCE
 #include <string.h>
