@@ -34,6 +34,7 @@ func flooding(t *testing.T, name string, slices int, kernel string, options ...s
 // pidInNode is the process number of a pod's program as the node sees it.
 func pidInNode(t *testing.T, pod string) int {
 	t.Helper()
+	awaitRunning(t, pod)
 	pid, err := env.cluster.MainPID(t.Context(), pod, containerName)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +107,7 @@ func TestPodsHoldTheirSharesWithAndWithoutTheAgent(t *testing.T) {
 	awaitLog(t, "share-30", "ready")
 	awaitLog(t, "share-60", "ready")
 	a, b := pidInNode(t, "share-30"), pidInNode(t, "share-60")
-	watch := func(what string, d time.Duration, tolerance float64) {
+	watch := func(what string, d time.Duration, less, more float64) {
 		t.Helper()
 		first := readGPUTime(t)
 		for end := time.Now().Add(d); time.Now().Before(end); { // no second passes without a kernel of both
@@ -117,24 +118,25 @@ func TestPodsHoldTheirSharesWithAndWithoutTheAgent(t *testing.T) {
 			}
 		}
 		last := readGPUTime(t)
-		mustHave(t, what+", 30 percent", last.percentOf(a, first), 30-tolerance, 30+tolerance)
-		mustHave(t, what+", 60 percent", last.percentOf(b, first), 60-tolerance, 60+tolerance)
+		mustHave(t, what+", 30 percent", last.percentOf(a, first), 30-less, 30+more)
+		mustHave(t, what+", 60 percent", last.percentOf(b, first), 60-less, 60+more)
 	}
 	time.Sleep(computeSettle)
-	watch("with the agent", computeRun, 2)
+	watch("with the agent", computeRun, 2, 2)
 	mustShowPolicy(t, "share-30", "hard", "hard share=30")
 
 	before := mustCountRegistrations(t)
 	if err := env.agent.stop(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	watch("without an agent", 8*time.Second, 3)
+	// Nobody corrects what a program measures beside its neighbours, so that it may get less than its share.
+	watch("without an agent", 8*time.Second, 6, 3)
 	if err := env.agent.launch(map[string]string{"compute-mode": "hard"}); err != nil {
 		t.Fatal(err)
 	}
-	watch("while an agent starts", 3*time.Second, 3)
+	watch("while an agent starts", 3*time.Second, 6, 3)
 	mustComeBack(t, before)
-	watch("with the next agent", 5*time.Second, 2)
+	watch("with the next agent", 5*time.Second, 3, 3)
 }
 
 // mustShowPolicy fails the test unless users can see which rule holds for the pod: in its environment, in the agent's
@@ -168,7 +170,12 @@ func TestElasticPodGivesBackWhatItBorrowed(t *testing.T) {
 	a := pidInNode(t, "borrower")
 	time.Sleep(computeSettle)
 	first := readGPUTime(t)
-	time.Sleep(5 * time.Second)
+	for before, i := first, 1; i <= 5; i++ {
+		time.Sleep(time.Second)
+		now := readGPUTime(t)
+		t.Logf("alone, second %d: %.1f %%", i, now.percentOf(a, before))
+		before = now
+	}
 	mustHave(t, "alone", readGPUTime(t).percentOf(a, first), 95, 101)
 	mustShowPolicy(t, "borrower", "elastic", "elastic share=30 ceiling=100")
 
