@@ -73,6 +73,21 @@ CUcontext vgpu_current_context(void) {
   return get && get(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
+bool vgpu_push_context_of(CUstream stream) {
+  CUcontext context = NULL;
+  __typeof__(&cuStreamGetCtx) get = VGPU_REAL(cuStreamGetCtx);
+  __typeof__(&cuCtxPushCurrent_v2) push = VGPU_REAL(cuCtxPushCurrent_v2);
+  if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD || !get || !push || !VGPU_REAL(cuCtxPopCurrent_v2))
+    return false;
+  return get(stream, &context) == CUDA_SUCCESS && context && context != vgpu_current_context() &&
+         push(context) == CUDA_SUCCESS;
+}
+
+void vgpu_pop_context(void) {
+  CUcontext context;
+  VGPU_REAL(cuCtxPopCurrent_v2)(&context);
+}
+
 bool vgpu_claim_keep(struct vgpu_claim *claim, enum vgpu_block_class block_class, uint64_t key, CUcontext context) {
   if (!claim->place.book) return true;
   struct vgpu_block block = {.key = key,

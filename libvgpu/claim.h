@@ -41,6 +41,10 @@ bool vgpu_claim_keep(struct vgpu_claim *claim, enum vgpu_block_class block_class
 /* The calling thread's context; NULL when the driver has none. */
 CUcontext vgpu_current_context(void);
 
+/* Makes the context of a stream current if it is another one than the current. False: it need not be, or cannot. */
+bool vgpu_push_context_of(CUstream stream);
+void vgpu_pop_context(void);
+
 /* Gives back the charge of a block that is gone. */
 void vgpu_block_release(const struct vgpu_block *block);
 

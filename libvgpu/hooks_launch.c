@@ -120,20 +120,6 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x
   return real ? launch_cooperative(real, &what, vgpu_stream_per_thread(stream)) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* Makes the context of a stream current; false: it cannot be told, or need not be. */
-static bool push_context_of(CUstream stream) {
-  CUcontext context = NULL;
-  __typeof__(&cuStreamGetCtx) get = VGPU_REAL(cuStreamGetCtx);
-  __typeof__(&cuCtxPushCurrent_v2) push = VGPU_REAL(cuCtxPushCurrent_v2);
-  return get && push && get(stream, &context) == CUDA_SUCCESS && push(context) == CUDA_SUCCESS;
-}
-
-static void pop_context(void) {
-  CUcontext context;
-  __typeof__(&cuCtxPopCurrent_v2) pop = VGPU_REAL(cuCtxPopCurrent_v2);
-  if (pop) pop(&context);
-}
-
 static void admit_one(struct vgpu_launch *launch, const CUDA_LAUNCH_PARAMS *what) {
   struct vgpu_device *device = vgpu_launch_device(what->stream);
   if (!device) return;
@@ -151,14 +137,10 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
   if (!list || count > LIST_MAX || !vgpu_is_limiting()) return real(list, count, flags);
   for (unsigned int i = 0; i < count; i++) {
     launches[i] = (struct vgpu_launch){.pacer = NULL};
-    if (vgpu_capture_has(list[i].stream) || !push_context_of(list[i].stream)) continue;
     admit_one(&launches[i], &list[i]);
-    pop_context();
   }
   for (unsigned int i = 0; i < count; i++) {
-    if (!launches[i].ticket.sample || !push_context_of(list[i].stream)) continue;
-    vgpu_launch_mark(&launches[i], list[i].stream);
-    pop_context();
+    if (launches[i].ticket.sample) vgpu_launch_mark(&launches[i], list[i].stream);
   }
   CUresult result = real(list, count, flags);
   for (unsigned int i = 0; i < count; i++)

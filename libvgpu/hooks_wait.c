@@ -2,7 +2,7 @@
  * Copyright The vgpud Authors
  *
  * hooks_wait.c - calls after which the GPU has done what it was given: the launches before them can be paid for, which a
- * program that ends now would otherwise not do. Nothing is changed about them.
+ * program that ends now would otherwise not do. Polling counts when the answer is yes. Nothing is changed about them.
  */
 #include "marks.h"
 #include "table.h"
@@ -45,4 +45,23 @@ CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
 CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes) {
   __typeof__(&cuMemcpyDtoH_v2) real = VGPU_REAL(cuMemcpyDtoH_v2_ptds);
   return real ? waited(real(to, from, bytes)) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static inline CUresult asked(CUresult result) {
+  return result == CUDA_SUCCESS ? waited(result) : result;
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+  __typeof__(&cuStreamQuery) real = VGPU_REAL(cuStreamQuery);
+  return real ? asked(real(stream)) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuStreamQuery_ptsz(CUstream stream) {
+  __typeof__(&cuStreamQuery) real = VGPU_REAL(cuStreamQuery_ptsz);
+  return real ? asked(real(stream)) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuEventQuery(CUevent event) {
+  __typeof__(&cuEventQuery) real = VGPU_REAL(cuEventQuery);
+  return real ? asked(real(event)) : CUDA_ERROR_NOT_INITIALIZED;
 }

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 
+#include "claim.h"
 #include "clock.h"
 #include "core/sys.h"
 
@@ -20,6 +21,14 @@ enum { FUTEX_WAIT = 0 };
 #define COLLECTIVE_DEBT_NS ((uint64_t)200000000) /* debt from which on a group of collectives is kept waiting */
 
 struct vgpu_costs vgpu_launch_costs;
+
+__attribute__((noinline)) struct vgpu_device *vgpu_launch_device_slow(CUstream stream) {
+  CUresult why;
+  bool is_pushed = vgpu_push_context_of(stream);
+  struct vgpu_device *device = vgpu_device_current(&why);
+  if (is_pushed) vgpu_pop_context();
+  return device;
+}
 
 static const struct vgpu_limits_device *limits_of(const struct vgpu_pacer *pacer) {
   return &pacer->rate.book->limits->devices[pacer->rate.device];
@@ -110,7 +119,8 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
   launch->ticket = (struct vgpu_ticket){.cost = NULL};
   vgpu_marks_harvest(false);
   for (;;) {
-    launch->ticket.blind |= vgpu_marks_are_held() || now_ns - begun_ns > BUSY_PATIENCE_NS;
+    bool is_out_of_patience = now_ns - begun_ns > BUSY_PATIENCE_NS;
+    launch->ticket.blind |= vgpu_marks_are_held() || is_out_of_patience;
     uint64_t wait_ns = ask(device, cost, now_ns, now_ns - begun_ns, patience_ns, &launch->ticket, &pacer, &generation);
     if (wait_ns == 0) break;
     if (launch->ticket.busy) {
@@ -125,6 +135,8 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
   }
   end_wait(&wait, now_ns);
   launch->pacer = pacer;
+  /* The first launch may never end: whichever of them ends first says what they take. */
+  if (launch->ticket.blind && __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0) launch->ticket.sample = true;
 }
 
 /* Of a function that was hardly ever measured, no more launches go than can be measured: an estimate by one or two samples

@@ -30,14 +30,18 @@ struct vgpu_launch {
   uint64_t called_ns; /* when the driver was called, for a first launch */
 };
 
-/* The device of a launch on `stream`, which is the current context's. NULL: it is not limited, or it only goes into a
+/* The device that `stream` is on, asked of the driver: graphs and kernels of libraries run in the context of the stream,
+ * whatever the current one is. NULL: the driver cannot say. */
+struct vgpu_device *vgpu_launch_device_slow(CUstream stream);
+
+/* The device of a launch on `stream`. NULL: it is not limited, or it only goes into a
  * capture, or there is no context and the driver says so. */
 static inline struct vgpu_device *vgpu_launch_device(CUstream stream) {
-  CUresult why;
   if (!vgpu_is_limiting()) return NULL;
   vgpu_check_fork();
   if (vgpu_capture_has(stream)) return NULL;
-  struct vgpu_device *device = vgpu_device_current(&why);
+  struct vgpu_device *only = __atomic_load_n(&vgpu_only_device, __ATOMIC_ACQUIRE);
+  struct vgpu_device *device = __builtin_expect(only != NULL, 1) ? only : vgpu_launch_device_slow(stream);
   return device && vgpu_device_is_paced(device) ? device : NULL;
 }
 

@@ -7,11 +7,13 @@
 #include "marks.h"
 
 #include "claim.h"
+#include "clock.h"
 #include "core/sys.h"
 #include "modules.h"
 #include "table.h"
 
 enum {
+  NO_MODE = -1,
   NEGLIGIBLE_PART = 16, /* a call that took less than this part of the time measured changes little about it */
   MARKS = 64,           /* launches that are measured at the same time */
   LOOK_AT = 8,          /* pairs that one look asks for */
@@ -19,6 +21,7 @@ enum {
   HOLD_SPINS = 10000    /* yields; a thread that never leaves (cancelled, left by longjmp) is not waited for longer */
 };
 
+#define LONG_HOLD_NS ((uint64_t)200000000)
 #define LOADING_NS ((uint64_t)200000) /* a launch whose call takes longer than this has loaded code */
 
 enum { FREE, TAKEN, UNDER_WAY };
@@ -34,27 +37,49 @@ struct vgpu_mark {
 
 static struct vgpu_mark marks[MARKS];
 uint32_t vgpu_marks_under_way;
-static uint32_t next_look; /* atomic; where the next look begins */
-static uint32_t holds;     /* atomic */
-static uint32_t inside;    /* atomic; threads of ours in a driver call that a capture must not meet */
+static uint32_t next_look;     /* atomic; where the next look begins */
+static uint32_t holds;         /* atomic */
+static uint64_t held_since_ns; /* atomic; since when there has been one */
+static uint32_t inside;        /* atomic; threads of ours in a driver call that a capture must not meet */
 
-/* Either this sees the hold, or the holder sees us and waits. */
-static bool enter(void) {
+/* Whether the driver lets a thread say that its calls are not to spoil anybody's capture, and it is time for that: most
+ * captures are over soon, and see nothing of us at all. */
+static bool is_long_hold(void) {
+  return VGPU_REAL(cuThreadExchangeStreamCaptureMode) &&
+         vgpu_now_ns() - __atomic_load_n(&held_since_ns, __ATOMIC_RELAXED) > LONG_HOLD_NS;
+}
+
+bool vgpu_marks_are_held(void) {
+  return __atomic_load_n(&holds, __ATOMIC_RELAXED) != 0 && !is_long_hold();
+}
+
+static void exchange_mode(int *mode) {
+  __typeof__(&cuThreadExchangeStreamCaptureMode) exchange = VGPU_REAL(cuThreadExchangeStreamCaptureMode);
+  if (*mode != NO_MODE && exchange) exchange(mode);
+}
+
+/* Before a driver call that a capture must not meet. Either this sees the hold, or the holder sees us and waits. *mode is
+ * for leave. */
+static bool enter(int *mode) {
+  *mode = NO_MODE;
   __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&holds, __ATOMIC_SEQ_CST) == 0) return true;
+  if (is_long_hold()) {
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    exchange_mode(mode);
+    return true;
+  }
   __atomic_sub_fetch(&inside, 1, __ATOMIC_RELEASE);
   return false;
 }
 
-static void leave(void) {
+static void leave(int mode) {
+  exchange_mode(&mode);
   __atomic_sub_fetch(&inside, 1, __ATOMIC_RELEASE);
 }
 
-bool vgpu_marks_are_held(void) {
-  return __atomic_load_n(&holds, __ATOMIC_RELAXED) != 0;
-}
-
 void vgpu_marks_hold(void) {
+  if (__atomic_load_n(&holds, __ATOMIC_RELAXED) == 0) __atomic_store_n(&held_since_ns, vgpu_now_ns(), __ATOMIC_RELAXED);
   __atomic_add_fetch(&holds, 1, __ATOMIC_SEQ_CST);
   for (int i = 0; i < HOLD_SPINS && __atomic_load_n(&inside, __ATOMIC_SEQ_CST) != 0; i++)
     vgpu_sys_sched_yield();
@@ -93,23 +118,25 @@ static struct vgpu_mark *take_free(CUcontext context) {
 static void drop_events(struct vgpu_mark *mark, bool destroy) {
   __typeof__(&cuEventDestroy_v2) real = VGPU_REAL(cuEventDestroy_v2);
   CUcontext context = context_of(mark);
+  int mode;
   __atomic_store_n(&mark->context, NULL, __ATOMIC_RELAXED);
-  if (!destroy || !context || !real || !enter()) return;
+  if (!destroy || !context || !real || !enter(&mode)) return;
   real(mark->begin);
   real(mark->end);
-  leave();
+  leave(mode);
 }
 
 static bool create_events(struct vgpu_mark *mark, CUcontext context) {
   __typeof__(&cuEventCreate) create = VGPU_REAL(cuEventCreate);
   __typeof__(&cuEventDestroy_v2) destroy = VGPU_REAL(cuEventDestroy_v2);
   bool is_made = false;
-  if (!create || !destroy || !enter()) return false;
+  int mode;
+  if (!create || !destroy || !enter(&mode)) return false;
   if (create(&mark->begin, 0) == CUDA_SUCCESS) {
     is_made = create(&mark->end, 0) == CUDA_SUCCESS;
     if (!is_made) destroy(mark->begin);
   }
-  leave();
+  leave(mode);
   if (is_made) __atomic_store_n(&mark->context, context, __ATOMIC_RELAXED);
   return is_made;
 }
@@ -144,9 +171,8 @@ bool vgpu_marks_are_exhausted(void) {
   return __atomic_load_n(&vgpu_marks_under_way, __ATOMIC_RELAXED) >= MARKS;
 }
 
-struct vgpu_mark *vgpu_mark_begin(CUstream stream) {
-  if (vgpu_marks_are_held()) return NULL;
-  register_exit();
+/* In the context that is current. */
+static struct vgpu_mark *begin(CUstream stream) {
   CUcontext context = vgpu_current_context();
   struct vgpu_mark *mark = context ? take_free(context) : NULL;
   if (!mark) return NULL;
@@ -159,6 +185,15 @@ struct vgpu_mark *vgpu_mark_begin(CUstream stream) {
   return NULL;
 }
 
+struct vgpu_mark *vgpu_mark_begin(CUstream stream) {
+  if (vgpu_marks_are_held()) return NULL;
+  register_exit();
+  bool is_pushed = vgpu_push_context_of(stream);
+  struct vgpu_mark *mark = begin(stream);
+  if (is_pushed) vgpu_pop_context();
+  return mark;
+}
+
 void vgpu_mark_drop(struct vgpu_mark *mark) {
   put_back(mark, FREE);
 }
@@ -168,7 +203,8 @@ bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *p
   mark->pacer = pacer;
   mark->ticket = *ticket;
   mark->called_ns = called_ns;
-  bool is_recorded = record(mark->end, stream);
+  bool is_pushed = vgpu_push_context_of(stream), is_recorded = record(mark->end, stream);
+  if (is_pushed) vgpu_pop_context();
   if (is_recorded) __atomic_add_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
   put_back(mark, is_recorded ? UNDER_WAY : FREE);
   return is_recorded;
@@ -195,10 +231,11 @@ static CUresult look(const struct vgpu_mark *mark, float *milliseconds) {
   __typeof__(&cuEventQuery) query = VGPU_REAL(cuEventQuery);
   __typeof__(&cuEventElapsedTime) elapsed = VGPU_REAL(cuEventElapsedTime);
   if (!query || !elapsed) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!enter()) return CUDA_ERROR_NOT_READY;
+  int mode;
+  if (!enter(&mode)) return CUDA_ERROR_NOT_READY;
   CUresult result = query(mark->end);
   if (result == CUDA_SUCCESS) result = elapsed(milliseconds, mark->begin, mark->end);
-  leave();
+  leave(mode);
   return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_ERROR_NOT_READY : result; /* no context is current here */
 }
 

@@ -5,8 +5,9 @@
  * later. Nobody ever waits for one.
  *
  * The driver calls made here are those that are harmless for the program: creating, recording and asking events of
- * our own. While a stream captures, even those could spoil the capture, so none is made: see vgpu_marks_hold. An error
- * means that there is no measurement, and goes nowhere.
+ * our own. While a stream captures, even those could spoil the capture, so none is made (vgpu_marks_hold): a capture that
+ * is held open for long excepted, from which on the driver is told that they are to spoil nothing. An error means that
+ * there is no measurement, and goes nowhere.
  */
 #ifndef VGPU_MARKS_H
 #define VGPU_MARKS_H
@@ -21,7 +22,7 @@ struct vgpu_mark;
 /* How many launches are being measured; atomic. */
 extern uint32_t vgpu_marks_under_way;
 
-/* Records the first event of a pair on `stream`, which is the current context's. NULL: this launch cannot be measured. */
+/* Records the first event of a pair on `stream`. NULL: this launch cannot be measured. */
 struct vgpu_mark *vgpu_mark_begin(CUstream stream);
 
 /* The launch went well: records the second event; the ticket's cost is learnt once the GPU has passed it, at the latest when
@@ -42,7 +43,8 @@ bool vgpu_marks_are_exhausted(void);
 /* Whether none may be made or asked about now. */
 bool vgpu_marks_are_held(void);
 
-/* From the return of the first until the second, no driver call is made here. Holds nest, over threads too. */
+/* From the return of the first until the second, no driver call is made here, for 200 ms at least, and in no
+ * way that spoils a capture afterwards. Holds nest, over threads too. */
 void vgpu_marks_hold(void);
 void vgpu_marks_release(void);
 

@@ -55,7 +55,8 @@ enum {
   CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
   CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
   CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
-  CU_MEM_LOCATION_TYPE_DEVICE = 1
+  CU_MEM_LOCATION_TYPE_DEVICE = 1,
+  CU_STREAM_CAPTURE_MODE_RELAXED = 2
 };
 
 typedef struct {
@@ -260,6 +261,9 @@ CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
+CUresult cuEventQuery(CUevent event);
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamQuery_ptsz(CUstream stream);
 
 /* Hooked: names of functions. */
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
@@ -292,7 +296,7 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventDestroy_v2(CUevent event);
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
-CUresult cuEventQuery(CUevent event);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuFuncGetName(const char **name, CUfunction function);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);

@@ -116,9 +116,21 @@ static CUresult run(CUfunction function, CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-/* What must not be called while anything captures (in the strictest of the modes, from any thread). */
+static __thread int capture_mode;
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+  NOTE(NULL);
+  int before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+
+/* What must not be called while anything captures, by a thread that does not say that it spoils nothing. */
 static CUresult unsafe(void) {
-  return __atomic_load_n(&captures, __ATOMIC_RELAXED) ? (CUresult)ERROR_UNSUPPORTED : CUDA_SUCCESS;
+  return __atomic_load_n(&captures, __ATOMIC_RELAXED) && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED
+             ? (CUresult)ERROR_UNSUPPORTED
+             : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuInit(unsigned int flags) {

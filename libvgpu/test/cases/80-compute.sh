@@ -62,6 +62,7 @@ run "the usual launch" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_
 pages "$work/pair" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),20 \
   GPU-a1000000-0000-0000-0000-000000000000=$((1000 * MIB)),40
 run "two GPUs" env LD_LIBRARY_PATH="$bin/gpu" LD_PRELOAD="$work/pair/libvgpu.so" "$bin/counts" two
+run "a stream of the other GPU" env LD_LIBRARY_PATH="$bin/gpu" LD_PRELOAD="$work/pair/libvgpu.so" "$bin/counts" elsewhere
 
 # One page, processes whose clocks differ.
 if unshare --time --monotonic 1000 --fork true 2>/dev/null; then
