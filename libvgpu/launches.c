@@ -18,7 +18,8 @@ enum { FUTEX_WAIT = 0 };
 #define PAUSE_MAX_NS ((uint64_t)1000000) /* this */
 #define BUSY_PATIENCE_NS \
   ((uint64_t)3000000000) /* a first launch may depend on the second one: it goes after this time */
-#define COLLECTIVE_DEBT_NS ((uint64_t)200000000) /* debt from which on a group of collectives is kept waiting */
+#define RELEASE_PATIENCE_NS ((uint64_t)250000000) /* a little longer than marks.c holds still for a capture */
+#define COLLECTIVE_DEBT_NS ((uint64_t)200000000)  /* debt from which on a group of collectives is kept waiting */
 
 struct vgpu_costs vgpu_launch_costs;
 
@@ -109,6 +110,17 @@ static void tell_wait(struct wait *wait, struct vgpu_pacer *pacer, uint64_t now_
   *wait = (struct wait){pacer, now_ns};
 }
 
+/* A launch of which nothing is known, while a capture keeps it from being measured, waits until it can be: a guess may be a
+ * hundred times too low, and a capture may be begun for that. */
+static uint64_t wait_for_release(const struct vgpu_cost *cost, uint64_t now_ns) {
+  uint64_t until_ns = now_ns + RELEASE_PATIENCE_NS;
+  while (now_ns < until_ns && vgpu_marks_are_held() && __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0) {
+    nap(PAUSE_MAX_NS);
+    now_ns = vgpu_now_ns();
+  }
+  return now_ns;
+}
+
 __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launch, const struct vgpu_device *device,
                                                        struct vgpu_cost *cost, CUfunction named) {
   uint64_t begun_ns = vgpu_now_ns(), now_ns = begun_ns, pause_ns = PAUSE_MIN_NS;
@@ -118,6 +130,7 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
   uint32_t generation = 0;
   launch->ticket = (struct vgpu_ticket){.cost = NULL};
   vgpu_marks_harvest(false);
+  if (patience_ns != 0) now_ns = wait_for_release(cost, now_ns);
   for (;;) {
     bool is_out_of_patience = now_ns - begun_ns > BUSY_PATIENCE_NS;
     launch->ticket.blind |= vgpu_marks_are_held() || is_out_of_patience;
