@@ -134,7 +134,7 @@ func TestPodsHoldTheirSharesWithAndWithoutTheAgent(t *testing.T) {
 	if err := env.agent.launch(map[string]string{"compute-mode": "hard"}); err != nil {
 		t.Fatal(err)
 	}
-	watch("while an agent starts", 3*time.Second, 6, 3)
+	watch("while an agent starts", 3*time.Second, 6, 5) // scales are learnt anew
 	mustComeBack(t, before)
 	watch("with the next agent", 5*time.Second, 3, 3)
 }
