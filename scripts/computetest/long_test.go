@@ -17,7 +17,7 @@ func TestKernelsThatTheProgramWaitsFor(t *testing.T) {
 	t.Parallel()
 	t.Run("long", func(t *testing.T) {
 		t.Parallel()
-		kernel := pick(200*time.Millisecond, 2*time.Second)
+		kernel := pick(150*time.Millisecond, 2*time.Second)
 		length, flood := 60*kernel, program(t, "flood")
 		mustShare(t, 20, 2, func() float64 {
 			c := newCard(t)
@@ -53,7 +53,7 @@ func kernelName(d time.Duration) string { return fmt.Sprintf("busy_%dms", d.Mill
 // One very long kernel, then small ones: no wait is longer than the documented bound, and in the end all is paid back.
 func TestDebtIsCarriedAndPaidBack(t *testing.T) {
 	t.Parallel()
-	kernel := pick(3*time.Second, 30*time.Second)
+	kernel := pick(2700*time.Millisecond, 30*time.Second)
 	length := 6 * kernel // the debt is paid back after five times the kernel
 	flood := program(t, "flood")
 	// While the kernel runs nobody knows what it costs, and what the others could have had meanwhile may be forfeited.

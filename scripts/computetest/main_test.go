@@ -26,7 +26,7 @@ import (
 )
 
 // parallelTests run at the same time: they wait nearly all the time, each on a simulated card of its own.
-const parallelTests = "32"
+const parallelTests = "20"
 
 // longTimes: take the real times.
 var longTimes = os.Getenv("VGPU_TEST_LONG") != ""

@@ -157,6 +157,37 @@ func (n *node) percent(d time.Duration, pods ...*pod) (shares []float64) {
 	return shares
 }
 
+// bounds are percentages of the card that a pod may have.
+type bounds struct {
+	pod       *pod
+	low, high float64
+}
+
+func (p *pod) between(low, high float64) bounds { return bounds{p, low, high} }
+
+// mustHave watches the card for a while and fails the test unless each pod has what it is to have. As with mustShare,
+// less than that is only believed when it is so again and again.
+func (n *node) mustHave(when string, d time.Duration, want ...bounds) {
+	n.t.Helper()
+	var pods []*pod
+	for _, b := range want {
+		pods = append(pods, b.pod)
+	}
+	for try := 1; ; try++ {
+		got := n.percent(d, pods...)
+		var less, more bool
+		text := when + ":"
+		for i, b := range want {
+			less, more = less || got[i] < b.low, more || got[i] > b.high
+			text += fmt.Sprintf(" %s has %.1f %% (want %g to %g)", b.pod.name, got[i], b.low, b.high)
+		}
+		n.t.Log(text)
+		if judge(n.t, less, more, try) {
+			return
+		}
+	}
+}
+
 // series returns the lines of the metrics file about a pod that begin with this name.
 func (n *node) series(name, pod string) (found []string) {
 	for _, line := range strings.Split(n.metrics(), "\n") {
