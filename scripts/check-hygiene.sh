@@ -3,7 +3,7 @@
 # Copyright The vgpud Authors
 #
 # What a reader of the tree should never meet: paths of somebody's machine, loose ends without an issue,
-# files without a licence line or past their size budget, packages without a comment.
+# files without a licence line or past their size budget, build output, packages without a comment.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 bad=0
@@ -45,6 +45,11 @@ budget() { # budget LINES PATHSPEC...
 }
 budget 400 '*.go'
 budget 350 'libvgpu/*.c' 'libvgpu/*.h'
+
+# Nothing that is written by hand or generated to be read is that large: a build wrote it, and git keeps it for ever.
+while read -r f; do
+  [ "$(wc -c <"$f")" -le $((1 << 20)) ] || say "$f: more than 1 MiB; build output does not belong here"
+done < <(sources .)
 
 # One package comment each, test-only packages aside.
 while read -r dir; do
