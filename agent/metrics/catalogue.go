@@ -124,6 +124,11 @@ func single(value func(View) float64) func(View) []sample {
 	return func(view View) []sample { return []sample{{nil, value(view)}} }
 }
 
+// sliceLabelValues are the values of sliceLabels, and of those that a row adds.
+func sliceLabelValues(allocation, gpuUUID string, owner monitor.Owner, more ...string) []string {
+	return append(append([]string{allocation, gpuUUID}, ownerLabels(owner)...), more...)
+}
+
 // ownerLabels are namespace, pod and container; empty while the container is not known.
 func ownerLabels(owner monitor.Owner) []string {
 	return []string{owner.Namespace, owner.Pod, owner.Container}
@@ -144,8 +149,7 @@ func perShareIf(wanted func(monitor.Share) bool, value func(monitor.Share) float
 		for _, allocation := range view.Snapshot.Allocations {
 			for _, share := range allocation.GPUs {
 				if wanted(share) {
-					labels := append([]string{allocation.Key, share.GPUUUID}, ownerLabels(allocation.Owner)...)
-					samples = append(samples, sample{labels, value(share)})
+					samples = append(samples, sample{sliceLabelValues(allocation.Key, share.GPUUUID, allocation.Owner), value(share)})
 				}
 			}
 		}
@@ -158,7 +162,7 @@ func sliceInfo(view View) []sample {
 	for _, allocation := range view.Snapshot.Allocations {
 		for _, share := range allocation.GPUs {
 			for _, id := range share.SliceIDs {
-				labels := append([]string{id, allocation.Key, share.GPUUUID}, ownerLabels(allocation.Owner)...)
+				labels := append([]string{id}, sliceLabelValues(allocation.Key, share.GPUUUID, allocation.Owner)...)
 				samples = append(samples, sample{labels, 1})
 			}
 		}

@@ -25,17 +25,17 @@ type Steering struct {
 	SampleUp bool   // which answered the last time
 }
 
-// ppm is one whole in the unit of shares and rates.
-const ppm = 1_000_000
+// wholePPM is a whole GPU in the unit of shares.
+const wholePPM = 1_000_000
 
 func computeRows() []row {
 	return []row{
 		{"vgpud_slice_compute_info", gauge, "How GPU time of the container is limited on this GPU: none, hard (the share is a cap) or elastic (what others leave is lent, up to the ceiling); always 1.",
 			slices.Concat(sliceLabels, []string{"mode"}), computeInfo},
 		{"vgpud_slice_compute_share_ratio", gauge, "Part of the GPU's time that is granted to the container, 0 to 1.",
-			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.SharePPM) / ppm })},
+			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.SharePPM) / wholePPM })},
 		{"vgpud_slice_compute_ceiling_ratio", gauge, "Most of the GPU's time that the container may use, loans included, 0 to 1.",
-			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.CeilingPPM) / ppm })},
+			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.CeilingPPM) / wholePPM })},
 		{"vgpud_slice_compute_rate_ratio", gauge, "Part of the GPU's time that the container may use now, loans included, as the agent steers it.",
 			sliceLabels, perVerdict(func(verdict decide.ComputeVerdict) (float64, bool) { return verdict.Rate, true })},
 		{"vgpud_slice_compute_used_ratio", gauge, "Part of the GPU's time that the container used over about the last second, 0 to 1, as the driver (NVML) measured it; missing where it did not.",
@@ -75,8 +75,8 @@ func computeInfo(view View) []sample {
 	var samples []sample
 	for _, allocation := range view.Snapshot.Allocations {
 		for _, share := range allocation.GPUs {
-			labels := append([]string{allocation.Key, share.GPUUUID}, ownerLabels(allocation.Owner)...)
-			samples = append(samples, sample{append(labels, modeName(share.Mode)), 1})
+			labels := sliceLabelValues(allocation.Key, share.GPUUUID, allocation.Owner, modeName(share.Mode))
+			samples = append(samples, sample{labels, 1})
 		}
 	}
 	return samples
@@ -101,7 +101,7 @@ func perVerdict(value func(decide.ComputeVerdict) (number float64, known bool)) 
 		for _, verdict := range view.Steering.Verdicts {
 			owner, seen := owners[verdict.Key]
 			if number, known := value(verdict); known && seen {
-				samples = append(samples, sample{append([]string{verdict.Key, verdict.GPUUUID}, ownerLabels(owner)...), number})
+				samples = append(samples, sample{sliceLabelValues(verdict.Key, verdict.GPUUUID, owner), number})
 			}
 		}
 		return samples
@@ -118,7 +118,7 @@ func perTenant(value func(monitor.Tenant) float64) func(View) []sample {
 		var samples []sample
 		for _, tenant := range view.Steering.Seen.Tenants {
 			if owner, seen := owners[tenant.Key]; seen && tenant.Known {
-				samples = append(samples, sample{append([]string{tenant.Key, tenant.GPUUUID}, ownerLabels(owner)...), value(tenant)})
+				samples = append(samples, sample{sliceLabelValues(tenant.Key, tenant.GPUUUID, owner), value(tenant)})
 			}
 		}
 		return samples
@@ -129,16 +129,10 @@ func computeVerdicts(view View) []sample {
 	owners := owners(view)
 	var samples []sample
 	for _, verdict := range view.Steering.Verdicts {
-		owner, seen := owners[verdict.Key]
-		if !seen {
-			continue
-		}
-		for _, state := range []struct {
-			name  string
-			holds bool
-		}{{"over_share", verdict.OverShare}, {"held", verdict.Held}} {
-			labels := append([]string{verdict.Key, verdict.GPUUUID}, ownerLabels(owner)...)
-			samples = append(samples, sample{append(labels, state.name), truth(state.holds)})
+		if owner, seen := owners[verdict.Key]; seen {
+			samples = append(samples,
+				sample{sliceLabelValues(verdict.Key, verdict.GPUUUID, owner, "over_share"), truth(verdict.OverShare)},
+				sample{sliceLabelValues(verdict.Key, verdict.GPUUUID, owner, "held"), truth(verdict.Held)})
 		}
 	}
 	return samples
