@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/limiter"
+	"github.com/vgpud/vgpud/plugin"
 )
 
 // report reads the slice's pages and says what became of them. wall is how long the command ran; left says that processes
@@ -40,7 +41,7 @@ func computeLines(granted limiter.Compute, used limiter.ComputeUsage, wall time.
 	if granted.Mode == limiter.ComputeNone {
 		return []string{"GPU time: not limited, and so not measured; --cores limits it"}
 	}
-	grant := fmt.Sprintf("GPU time: granted %s %% of the GPU (%s)", formatPercent(granted.SharePPM), granted.Mode)
+	grant := fmt.Sprintf("GPU time: granted %s %% of the GPU (%s)", plugin.PercentText(granted.SharePPM), granted.Mode)
 	if used.Launches == 0 && used.Charged == 0 {
 		return []string{grant + ", used none: nothing was launched"}
 	}

@@ -32,6 +32,3 @@ func parsePercent(text string) (percent int, set bool, err error) {
 	}
 	return percent, true, nil
 }
-
-// formatPercent writes millionths as a percentage with as many decimals as they need: 30, 33.3333.
-func formatPercent(ppm uint32) string { return strconv.FormatFloat(float64(ppm)/1e4, 'f', -1, 64) }

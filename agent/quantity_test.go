@@ -6,30 +6,13 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 )
 
 func TestQuantityTable(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "libvgpu", "test", "testdata", "limits.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := 0
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSuffix(line, "\n")
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		quoted, want, found := strings.Cut(line, "\t")
-		input, err := strconv.Unquote(quoted)
-		if !found || err != nil {
-			t.Fatalf("bad row %q", line)
-		}
-		rows++
+	forEachRow(t, "limits.txt", 60, func(input, want string) {
 		got := "error"
 		bytes, set, err := parseQuantity(input)
 		switch {
@@ -39,15 +22,12 @@ func TestQuantityTable(t *testing.T) {
 			got = "unset"
 		}
 		if got != want {
-			t.Errorf("%s: got %s, want %s (%v)", quoted, got, want, err)
+			t.Errorf("%q: got %s, want %s (%v)", input, got, want, err)
 		}
 		if err != nil && (bytes != 0 || set) {
-			t.Errorf("%s: an error comes with the value %d", quoted, bytes)
+			t.Errorf("%q: an error comes with the value %d", input, bytes)
 		}
-	}
-	if rows < 60 {
-		t.Errorf("only %d rows", rows)
-	}
+	})
 }
 
 func TestQuantityErrorsNameTheText(t *testing.T) {

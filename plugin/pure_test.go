@@ -273,3 +273,11 @@ func TestPreloadFileNamesTheMountPath(t *testing.T) {
 		}
 	}
 }
+
+func TestPercentText(t *testing.T) {
+	for ppm, want := range map[uint32]string{1_000_000: "100", 300_000: "30", 333_333: "33.3333", 10_000: "1", 12_500: "1.25", 0: "0"} {
+		if got := PercentText(ppm); got != want {
+			t.Errorf("%d: got %q, want %q", ppm, got, want)
+		}
+	}
+}

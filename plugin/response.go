@@ -76,14 +76,18 @@ func computeTexts(grants []ledger.Grant) string {
 
 // ComputeText says how GPU time is limited, in percent of a GPU: "none", "hard share=30", "elastic share=30 ceiling=100".
 func ComputeText(c ledger.Compute) string {
-	percent := func(ppm uint32) string { return strconv.FormatFloat(float64(ppm)*100/ledger.WholePPM, 'f', -1, 64) }
 	switch c.Mode {
 	case ledger.ComputeHard:
-		return c.Mode + " share=" + percent(c.SharePPM)
+		return c.Mode + " share=" + PercentText(c.SharePPM)
 	case ledger.ComputeElastic:
-		return c.Mode + " share=" + percent(c.SharePPM) + " ceiling=" + percent(c.CeilingPPM)
+		return c.Mode + " share=" + PercentText(c.SharePPM) + " ceiling=" + PercentText(c.CeilingPPM)
 	}
 	return ledger.ComputeNone
+}
+
+// PercentText writes millionths as a percentage with as many decimals as they need: 30, 33.3333.
+func PercentText(ppm uint32) string {
+	return strconv.FormatFloat(float64(ppm)*100/ledger.WholePPM, 'f', -1, 64)
 }
 
 // mounts lists the four files of an allocation: each is bound by itself, never a directory.
