@@ -62,7 +62,7 @@ type tenant struct {
 	record   ledger.Record
 	handle   *limiter.Steering
 	identity fileIdentity     // of the limits page that handle has open
-	granted  []limiter.Device // of that page: grants do not change while it is there
+	granted  []limiter.Device // of that page, as of the last heartbeat; which devices there are does not change
 	devices  map[string]int   // index in granted, by GPU
 }
 
@@ -209,7 +209,8 @@ func (s *steerer) close() {
 	}
 }
 
-// publish writes the rates, and the heartbeat when it is due.
+// publish writes the rates, and the heartbeat when it is due; then it also looks whether shares were changed, which costs
+// too much for every round.
 func (s *steerer) publish(rates []decide.Rate, now time.Duration) {
 	faults := map[string]error{}
 	for _, rate := range rates {
@@ -231,6 +232,7 @@ func (s *steerer) publish(rates []decide.Rate, now time.Duration) {
 	for _, tenant := range s.tenants {
 		if tenant.handle != nil {
 			tenant.handle.Beat()
+			tenant.granted = tenant.handle.Limits().Devices
 		}
 	}
 }

@@ -108,7 +108,7 @@ func (b *steerBench) openPages() int {
 	return count + bytes.Count(maps, []byte(b.store.directory+"/"))
 }
 
-var elastic = ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: ledger.WholePPM, SlicesPerGPU: 10}
+var elastic = ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: ledger.WholePPM}
 
 // An allocation is steered in the first round after its grant, without a tick, and let go of in the first after its release.
 func TestSteerFollowsTheBooks(t *testing.T) {
@@ -176,6 +176,27 @@ func TestSteerBeats(t *testing.T) {
 	}
 	if changes < 4 || changes > 20 {
 		t.Errorf("%d changes of the heartbeat in 2 s", changes)
+	}
+}
+
+// A share that is changed while it is in use is the new one by the next heartbeat but one.
+func TestSteerFollowsSharesThatChange(t *testing.T) {
+	b := newSteerBench(t, ledger.ComputePolicy{Mode: ledger.ComputeHard}, gpuA)
+	record := b.grant(ledger.SliceID(gpuA, 0))
+	now := limiter.MonotonicNow()
+	b.steer.now = func() time.Duration { return now }
+	b.steer.round()
+	changed := limiter.Compute{Mode: limiter.ComputeHard, SharePPM: 600_000, CeilingPPM: 600_000}
+	if err := limiter.SetCompute(pagesOf(record), gpuA, changed); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		now += beatEvery
+		b.steer.round()
+	}
+	verdicts := b.steer.view().Verdicts
+	if len(verdicts) != 1 || verdicts[0].Granted != 0.6 || verdicts[0].Rate != 0.6 {
+		t.Errorf("verdicts %+v", verdicts)
 	}
 }
 
