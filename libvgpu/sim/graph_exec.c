@@ -96,7 +96,19 @@ CU_API(cuGraphInstantiateWithFlags)(CUgraphExec *out, CUgraph graph, unsigned lo
   return instantiate(out, graph, flags & ~(unsigned long long)UPLOAD, &culprit, &reason);
 }
 
-static CUresult upload(CUgraphExec exec);
+/* Memory first: a launch that the card has no room for does nothing. */
+static CUresult reserve_memory(const struct gs_exec *exec, bool launching) {
+  if (!gs_graph_has_memory(exec->graph)) return CUDA_SUCCESS;
+  struct gs_node **order = gs_graph_order(exec->graph, NULL);
+  if (!order) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = gs_graph_memory_reserve(order, exec->graph->count, launching, exec->flags & FREE_ON_LAUNCH);
+  free(order);
+  return result;
+}
+
+static CUresult upload(CUgraphExec exec) {
+  return reserve_memory(exec, false);
+}
 
 CU_API(cuGraphInstantiateWithParams)(CUgraphExec *out, CUgraph graph, struct cu_instantiation *parameters) {
   ENTER(cuGraphInstantiateWithParams);
@@ -123,20 +135,6 @@ CU_API(cuGraphExecDestroy)(CUgraphExec exec) {
   gs_object_free(&execs, exec);
   pthread_mutex_unlock(&gs_driver.mutex);
   return CUDA_SUCCESS;
-}
-
-/* Memory first: a launch that the card has no room for does nothing. */
-static CUresult reserve_memory(const struct gs_exec *exec, bool launching) {
-  if (!gs_graph_has_memory(exec->graph)) return CUDA_SUCCESS;
-  struct gs_node **order = gs_graph_order(exec->graph, NULL);
-  if (!order) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = gs_graph_memory_reserve(order, exec->graph->count, launching, exec->flags & FREE_ON_LAUNCH);
-  free(order);
-  return result;
-}
-
-static CUresult upload(CUgraphExec exec) {
-  return reserve_memory(exec, false);
 }
 
 static CUresult run(struct gs_context *context, CUstream stream, const struct gs_graph *graph) {

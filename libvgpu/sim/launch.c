@@ -7,7 +7,9 @@
 #include "copy.h"
 #include "module.h"
 
-enum { THREADS_PER_BLOCK = 1024, THREADS_PER_SM = 2048, SHARED_BYTES = 49152, REGISTERS = 32, WARP = 32 };
+enum { THREADS_PER_BLOCK = 1024, THREADS_IN_Z = 64, SHARED_BYTES = 49152, REGISTERS = 32, WARP = 32 };
+enum { THREADS_PER_SM = 2048, BLOCKS_PER_SM = 32, SHARED_BYTES_PER_SM = 167936 };
+enum { GRID_IN_X = INT32_MAX, GRID_IN_YZ = 65535 };
 enum { CLUSTER_BLOCKS = 8, CLUSTER_MAJOR = 9 }; /* blocks in a cluster; compute capability from which there are any */
 
 enum kernel_attribute {
@@ -32,8 +34,9 @@ CUresult gs_launch_check(const struct cu_kernel_node *launch) {
   if (launch->parameters && launch->extra) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
     if (sizes[i] == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (launch->grid_x > INT32_MAX || launch->grid_y > 65535 || launch->grid_z > 65535) return CUDA_ERROR_INVALID_VALUE;
-  if (launch->block_x > THREADS_PER_BLOCK || launch->block_y > THREADS_PER_BLOCK || launch->block_z > 64)
+  if (launch->grid_x > GRID_IN_X || launch->grid_y > GRID_IN_YZ || launch->grid_z > GRID_IN_YZ)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (launch->block_x > THREADS_PER_BLOCK || launch->block_y > THREADS_PER_BLOCK || launch->block_z > THREADS_IN_Z)
     return CUDA_ERROR_INVALID_VALUE;
   if (launch->block_x * launch->block_y * launch->block_z > THREADS_PER_BLOCK) return CUDA_ERROR_INVALID_VALUE;
   if (launch->shared_bytes > SHARED_BYTES && launch->shared_bytes > (unsigned)kernel->dynamic_shared_bytes)
@@ -90,8 +93,16 @@ CU_API(cuLaunchKernel)
 (CUfunction kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared, CUstream stream, void **parameters, void **extra) {
   ENTER(cuLaunchKernel);
-  const struct cu_kernel_node launch = {kernel,  grid_x, grid_y,     grid_z, block_x, block_y,
-                                        block_z, shared, parameters, extra,  NULL,    NULL};
+  const struct cu_kernel_node launch = {.function = kernel,
+                                        .grid_x = grid_x,
+                                        .grid_y = grid_y,
+                                        .grid_z = grid_z,
+                                        .block_x = block_x,
+                                        .block_y = block_y,
+                                        .block_z = block_z,
+                                        .shared_bytes = shared,
+                                        .parameters = parameters,
+                                        .extra = extra};
   return gs_launch(&launch, stream);
 }
 
@@ -104,8 +115,8 @@ static const struct gs_card *current_card(void) {
 /* Blocks of a size that fit on one multiprocessor at once, by threads, blocks and shared memory. */
 static int blocks_that_fit(int threads, size_t shared) {
   int blocks = threads > 0 && threads <= THREADS_PER_BLOCK ? THREADS_PER_SM / ((threads + WARP - 1) / WARP * WARP) : 0;
-  if (blocks > 32) blocks = 32;
-  if (shared > 0 && (size_t)blocks > 167936 / shared) blocks = (int)(167936 / shared);
+  if (blocks > BLOCKS_PER_SM) blocks = BLOCKS_PER_SM;
+  if (shared > 0 && (size_t)blocks > SHARED_BYTES_PER_SM / shared) blocks = (int)(SHARED_BYTES_PER_SM / shared);
   return blocks;
 }
 
@@ -148,18 +159,16 @@ CU_API(cuLaunchKernelEx)(const struct cu_launch_config *config, CUfunction kerne
   CUevent event = NULL;
   ENTER(cuLaunchKernelEx);
   if (!config) return CUDA_ERROR_INVALID_VALUE;
-  const struct cu_kernel_node launch = {kernel,
-                                        config->grid_x,
-                                        config->grid_y,
-                                        config->grid_z,
-                                        config->block_x,
-                                        config->block_y,
-                                        config->block_z,
-                                        config->shared_bytes,
-                                        parameters,
-                                        extra,
-                                        NULL,
-                                        NULL};
+  const struct cu_kernel_node launch = {.function = kernel,
+                                        .grid_x = config->grid_x,
+                                        .grid_y = config->grid_y,
+                                        .grid_z = config->grid_z,
+                                        .block_x = config->block_x,
+                                        .block_y = config->block_y,
+                                        .block_z = config->block_z,
+                                        .shared_bytes = config->shared_bytes,
+                                        .parameters = parameters,
+                                        .extra = extra};
   CUresult result = gs_launch_check(&launch);
   if (result == CUDA_SUCCESS) result = check_attributes(config, &launch, &event);
   if (result == CUDA_SUCCESS) result = gs_launch(&launch, config->stream);
@@ -170,8 +179,15 @@ CU_API(cuLaunchCooperativeKernel)
 (CUfunction kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
  unsigned block_z, unsigned shared, CUstream stream, void **parameters) {
   ENTER(cuLaunchCooperativeKernel);
-  const struct cu_kernel_node launch = {kernel,  grid_x, grid_y,     grid_z, block_x, block_y,
-                                        block_z, shared, parameters, NULL,   NULL,    NULL};
+  const struct cu_kernel_node launch = {.function = kernel,
+                                        .grid_x = grid_x,
+                                        .grid_y = grid_y,
+                                        .grid_z = grid_z,
+                                        .block_x = block_x,
+                                        .block_y = block_y,
+                                        .block_z = block_z,
+                                        .shared_bytes = shared,
+                                        .parameters = parameters};
   CUresult result = gs_launch_check(&launch);
   if (result == CUDA_SUCCESS) result = check_cooperative(current_card(), &launch);
   return result == CUDA_SUCCESS ? gs_launch(&launch, stream) : result;
