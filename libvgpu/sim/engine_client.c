@@ -8,6 +8,8 @@
 
 static const uint64_t LONGEST_SLEEP_NS = 50000000; /* then looks whether somebody died */
 static const uint64_t SHORTEST_SLEEP_NS = 30000;
+static const uint64_t LONGEST_LOT_NS = 2500000; /* of short work, for which a full queue is waited for at once */
+enum { LOTS = 8 };                              /* that a full queue is done in */
 
 /* Where reached events' times go; by the index of the entry. Private to the owner. */
 static struct gs_stamp *stamps[GS_MAX_GPUS][GS_QUEUE_DEPTH];
@@ -51,7 +53,9 @@ static uint64_t work_before(struct gs_queue *queue, struct gs_entry *ring, const
   return work + held_up;
 }
 
-/* Time until this process has got `work` ns of the GPU. */
+/* Time until this process has got `work` ns of the GPU: that work, and what the others run in between by what they have
+ * now. Each of them runs a slice for every turn that this process needs, or all that it has, if that is less; those
+ * that come before it in the round, the present one with the rest of its slice, run once more than those behind it. */
 static uint64_t time_for(struct gs_gpu *gpu, uint64_t work) {
   uint64_t slice = gs_self.region->settings.timeslice_ns;
   uint64_t time = work;
@@ -129,8 +133,8 @@ static void wait_for_room(struct gs_gpu *gpu) {
     uint64_t work = work_before(queue, ring, gs_queue_head(queue, ring, (uint32_t)__builtin_ctz(bits)));
     if (work < first) first = work;
   }
-  uint64_t several = most_left(queue) / 8;
-  if (several > 2500000) several = 2500000;
+  uint64_t several = most_left(queue) / LOTS;
+  if (several > LONGEST_LOT_NS) several = LONGEST_LOT_NS;
   uint64_t from = gpu->updated_ns;
   uint64_t time = time_for(gpu, first > several ? first : several);
   gs_unlock(gpu);
