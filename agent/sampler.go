@@ -78,7 +78,7 @@ func (s *sampler) look(ctx context.Context) {
 	maps.Copy(s.keys, keys)
 }
 
-// pause waits for the next look, which is at once sooner when it becomes urgent.
+// pause waits for the next look: sampleEvery while samples are wanted often, else sampleIdleEvery, or until they are.
 func (s *sampler) pause(ctx context.Context, began time.Time) {
 	if s.wait(ctx, began.Add(sampleEvery), nil); s.isHurried() {
 		return

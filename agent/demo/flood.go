@@ -67,8 +67,7 @@ func (f *flood) stop() error {
 		return fmt.Errorf("stop flood: %w", err)
 	}
 	err := f.cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, failed := errors.AsType[*exec.ExitError](err); failed {
 		status, known := exit.Sys().(syscall.WaitStatus)
 		if known && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM)) {
 			return nil
