@@ -125,7 +125,7 @@ func checkCompute(config Config) error {
 
 // compute is how new allocations share GPU time.
 func (c Config) compute() ledger.ComputePolicy {
-	return ledger.ComputePolicy{Mode: c.ComputeMode, CeilingPPM: uint32(c.ComputeCeiling) * ledger.WholePPM / maxPercent, SlicesPerGPU: c.SlicesPerGPU}
+	return ledger.ComputePolicy{Mode: c.ComputeMode, CeilingPPM: uint32(c.ComputeCeiling) * ledger.WholePPM / maxPercent}
 }
 
 // readConfigFile returns the options that the file sets, as text, and what is wrong with the rest. Unknown and

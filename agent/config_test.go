@@ -153,10 +153,10 @@ func TestComputeOptions(t *testing.T) {
 		arguments []string
 		want      ledger.ComputePolicy
 	}{
-		{nil, ledger.ComputePolicy{Mode: "elastic", CeilingPPM: 1_000_000, SlicesPerGPU: 10}},
-		{[]string{"--compute-ceiling=60", "--slices-per-gpu=4"}, ledger.ComputePolicy{Mode: "elastic", CeilingPPM: 600_000, SlicesPerGPU: 4}},
-		{[]string{"--compute-mode=hard"}, ledger.ComputePolicy{Mode: "hard", CeilingPPM: 1_000_000, SlicesPerGPU: 10}},
-		{[]string{"--compute-mode=none", "--compute-ceiling=100"}, ledger.ComputePolicy{Mode: "none", CeilingPPM: 1_000_000, SlicesPerGPU: 10}},
+		{nil, ledger.ComputePolicy{Mode: "elastic", CeilingPPM: 1_000_000}},
+		{[]string{"--compute-ceiling=60", "--slices-per-gpu=4"}, ledger.ComputePolicy{Mode: "elastic", CeilingPPM: 600_000}},
+		{[]string{"--compute-mode=hard"}, ledger.ComputePolicy{Mode: "hard", CeilingPPM: 1_000_000}},
+		{[]string{"--compute-mode=none", "--compute-ceiling=100"}, ledger.ComputePolicy{Mode: "none", CeilingPPM: 1_000_000}},
 	} {
 		config, err := load(t, test.arguments, nil, "")
 		if got := config.compute(); err != nil || got != test.want {

@@ -46,7 +46,7 @@ func keyOf(a kubelettest.Allocation) string { return a.Response.GetEnvs()[Alloca
 
 func TestAllocateAnswersInFull(t *testing.T) {
 	n, k := running(t, kubelettest.Options{})
-	n.books.SetCompute(ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: ledger.WholePPM, SlicesPerGPU: 10})
+	n.books.SetCompute(ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: ledger.WholePPM})
 	a, err := k.Allocate(t.Context(), pod("u1"), app, resource, 2)
 	must(t, err)
 	rec := n.books.Snapshot()[0]

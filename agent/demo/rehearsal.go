@@ -39,7 +39,7 @@ func (r *rehearsal) start(ctx context.Context, kubeletDir string) error {
 	if err != nil {
 		return fmt.Errorf("open ledger: %w", err)
 	}
-	books.SetCompute(ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: ledger.WholePPM, SlicesPerGPU: slicesPerCard}) // the agent's default
+	books.SetCompute(ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: ledger.WholePPM}) // the agent's default
 	pages := pagesRoot(r.dir)
 	if err := os.Mkdir(pages, 0o711); err != nil {
 		return fmt.Errorf("make pages directory: %w", err)

@@ -30,9 +30,8 @@ type Compute struct {
 
 // ComputePolicy is how new grants share GPU time. The zero value limits nothing.
 type ComputePolicy struct {
-	Mode         string // of new grants; empty: ComputeNone
-	CeilingPPM   uint32 // most that is lent to a grant, its share included; of ComputeElastic only
-	SlicesPerGPU int    // for grants of records that say nothing of GPU time
+	Mode       string // of new grants; empty: ComputeNone
+	CeilingPPM uint32 // most that is lent to a grant, its share included; of ComputeElastic only
 }
 
 // grant is what held of a GPU's slices stand for. A share is never above the whole GPU, nor its ceiling below the share.
@@ -68,21 +67,9 @@ func (c Compute) validate() error {
 	}
 }
 
-// SetCompute says how GPU time is granted from now on. Allocations keep what they were granted; only records of the
-// version that says nothing of it get what they would be granted now.
+// SetCompute says how GPU time is granted from now on. Allocations keep what they were granted.
 func (l *Ledger) SetCompute(policy ComputePolicy) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.compute = policy
-	l.revision++
-	for _, e := range l.entries {
-		if e.record.Version == memoryOnlyVersion {
-			e.record = e.record.clone()
-			e.record.Version = RecordVersion
-			for i := range e.record.Grants {
-				grant := &e.record.Grants[i]
-				grant.Compute = policy.grant(len(grant.SliceIDs), policy.SlicesPerGPU)
-			}
-		}
-	}
 }

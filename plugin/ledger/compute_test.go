@@ -49,12 +49,12 @@ func TestComputeShareIsTheSlicesPart(t *testing.T) {
 func TestComputeIsOfTheGrant(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, GPU{"GPU-a", 80 * gib, 10})
-	l.SetCompute(ComputePolicy{Mode: ComputeElastic, CeilingPPM: 800_000, SlicesPerGPU: 10})
+	l.SetCompute(ComputePolicy{Mode: ComputeElastic, CeilingPPM: 800_000})
 	first := grant(t, l, "GPU-a::0", "GPU-a::1")
-	l.SetCompute(ComputePolicy{Mode: ComputeHard, SlicesPerGPU: 10})
+	l.SetCompute(ComputePolicy{Mode: ComputeHard})
 	second := grant(t, l, "GPU-a::2")
 	again := open(t, dir, GPU{"GPU-a", 80 * gib, 4})
-	again.SetCompute(ComputePolicy{Mode: ComputeNone, SlicesPerGPU: 4})
+	again.SetCompute(ComputePolicy{Mode: ComputeNone})
 	for key, want := range map[string]Compute{
 		first.Key: {ComputeElastic, 200_000, 800_000}, second.Key: {ComputeHard, 100_000, 100_000}} {
 		if record, _ := again.Record(key); record.Grants[0].Compute != want {
@@ -83,15 +83,16 @@ func olderRecord(t *testing.T, dir string) (key string) {
 	return key
 }
 
-func TestOlderRecordsGetTheDefault(t *testing.T) {
+// The library that an older record names does not limit GPU time, whatever the policy is today.
+func TestOlderRecordsHaveNoCompute(t *testing.T) {
 	dir := t.TempDir()
 	key := olderRecord(t, dir)
 	l := open(t, dir, GPU{"GPU-a", 80 * gib, 10})
 	if len(l.SetAside()) != 0 {
 		t.Fatalf("set aside: %+v", l.SetAside())
 	}
-	l.SetCompute(ComputePolicy{Mode: ComputeElastic, CeilingPPM: WholePPM, SlicesPerGPU: 10})
-	want := Compute{ComputeElastic, 200_000, WholePPM}
+	l.SetCompute(ComputePolicy{Mode: ComputeElastic, CeilingPPM: WholePPM})
+	want := Compute{Mode: ComputeNone}
 	record, _ := l.Record(key)
 	if record.Grants[0].Compute != want || record.Version != RecordVersion || record.Grants[0].MemoryLimitBytes != 16*gib {
 		t.Errorf("%+v", record)

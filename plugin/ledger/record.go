@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RecordVersion is the version this package writes. It also reads memoryOnlyVersion, whose grants say nothing of GPU time.
+// RecordVersion is the version this package writes. It also reads memoryOnlyVersion, whose grants say nothing of GPU time:
+// the libraries that they name do not limit it.
 const (
 	RecordVersion     = 2
 	memoryOnlyVersion = 1
@@ -212,6 +213,12 @@ func decodeRecord(data []byte) (Record, error) {
 	}
 	if err := r.validate(); err != nil {
 		return Record{}, err
+	}
+	if r.Version == memoryOnlyVersion {
+		for i := range r.Grants {
+			r.Grants[i].Compute = Compute{Mode: ComputeNone}
+		}
+		r.Version = RecordVersion
 	}
 	return r, nil
 }

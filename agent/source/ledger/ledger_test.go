@@ -19,7 +19,7 @@ func TestReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := New(books)
-	books.SetCompute(ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: 600_000, SlicesPerGPU: 10})
+	books.SetCompute(ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: 600_000})
 	books.SetGPUs([]ledger.GPU{{UUID: "GPU-a", UsableBytes: 100 << 20, Slices: 10}})
 	now := time.Unix(1700000000, 0).UTC()
 	record, err := books.Hold("nvidia.com/gpu", []string{ledger.SliceID("GPU-a", 3)}, ledger.Library{BuildID: "00aa00aa", ContainerDir: "/usr/local/vgpud"}, "/run/vgpud/pages", now)
