@@ -9,6 +9,7 @@ package limiter_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -193,6 +194,47 @@ func TestCoreIsWatched(t *testing.T) {
 		text, err := os.ReadFile("core_" + name)
 		if err != nil || !bytes.Contains(text, []byte(`#include "`+file+`"`)) {
 			t.Errorf("core_%s does not compile %s: %v", name, file, err)
+		}
+	}
+}
+
+// TestPagesWithoutComputeBook: containers that were made before there was a compute book start again, keep their memory limit,
+// and are not taken for limited in what their library does not limit.
+func TestPagesWithoutComputeBook(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "pages", "v1"))); err != nil {
+		t.Fatal(err)
+	}
+	before, err := limiter.ReadLimits(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, device := range before.Devices {
+		if !before.MemoryOnly || device.MemoryLimitBytes == 0 || device.Compute != (limiter.Compute{}) {
+			t.Errorf("%+v", before)
+		}
+	}
+	uuid := before.Devices[0].UUID
+	epoch, err := limiter.RaiseEpoch(dir)
+	if err != nil || epoch != before.Epoch+1 {
+		t.Errorf("epoch %d after %d: %v", epoch, before.Epoch, err)
+	}
+	if err := limiter.SetMemoryLimit(dir, uuid, 4096); err != nil {
+		t.Error(err)
+	}
+	if err := limiter.Freeze(dir, limiter.DamageCut); err != nil {
+		t.Error(err)
+	}
+	after, err := limiter.ReadLimits(dir)
+	if err != nil || after.Devices[0].MemoryLimitBytes != 4096 || after.Frozen != limiter.DamageCut {
+		t.Errorf("%+v, %v", after, err)
+	}
+	_, usageErr := limiter.ReadUsage(dir)
+	_, steeringErr := limiter.OpenSteering(dir)
+	for _, err := range []error{usageErr, steeringErr, limiter.RestoreUsage(dir),
+		limiter.SetCompute(dir, uuid, limiter.Compute{Mode: limiter.ComputeHard, SharePPM: 300_000, CeilingPPM: 300_000})} {
+		if !errors.Is(err, limiter.ErrVersion) {
+			t.Errorf("%v, want ErrVersion", err)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func parseLimits(p page, size int) (Limits, error) {
 		return Limits{}, err
 	}
 	l := Limits{Key: text(unsafe.Slice((*byte)(&c.allocation_key[0]), maxKeyBytes)), Epoch: uint32(c.epoch),
-		Frozen: Damage(c.frozen)}
+		Frozen: Damage(c.frozen), MemoryOnly: c.abi_version == C.VGPU_ABI_NO_COMPUTE}
 	for i := range uint32(c.device_count) {
 		var v C.struct_vgpu_limits_view
 		if err := codeError(C.vgpu_limits_read(c, C.uint32_t(i), &v)); err != nil {

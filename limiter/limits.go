@@ -20,8 +20,8 @@ import (
 var (
 	// ErrTampered: a page is not what this package made of it.
 	ErrTampered = errors.New("page was tampered with")
-	// ErrVersion: a page of an ABI version that this program does not know.
-	ErrVersion = errors.New("unknown page version")
+	// ErrVersion: a page of an ABI version that this program does not know, or that is too old for what is asked of it.
+	ErrVersion = errors.New("page of another version")
 )
 
 // TamperError says what is wrong with a page. errors.Is(err, ErrTampered) holds.
@@ -57,6 +57,9 @@ type Limits struct {
 	Epoch   uint32 // raised at each container start; Create takes 0 for the first one, 1
 	Frozen  Damage // DamageNone, or why nothing more may be allocated in this epoch; Create ignores it
 	Devices []Device
+	// MemoryOnly: pages of a container that was made before there was a compute book. Its library limits memory, and its
+	// usage page is laid out otherwise. Create ignores it.
+	MemoryOnly bool
 }
 
 // Names of the two files in the directory of an allocation.
@@ -248,6 +251,9 @@ func SetCompute(dir, uuid string, compute Compute) error {
 		return fmt.Errorf("set compute share of %s: %w", uuid, err)
 	}
 	err := changeLimits(dir, func(l Limits, mapped []byte) error {
+		if l.MemoryOnly {
+			return ErrVersion
+		}
 		for i, d := range l.Devices {
 			if d.UUID == uuid {
 				return errors.Join(setCompute(mapped, i, compute, MonotonicNow()), wakeWaiters(mapped, i))

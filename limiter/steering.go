@@ -43,6 +43,9 @@ func (s *Steering) open(dir string) (err error) {
 	if s.limits, err = readLimits(s.handle); err != nil {
 		return err
 	}
+	if s.limits.MemoryOnly {
+		return ErrVersion
+	}
 	file, err := openFile(s.handle, LimitsFile, unix.O_RDWR)
 	if err != nil {
 		return err

@@ -67,6 +67,9 @@ func readUsage(handle *os.File) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
+	if l.MemoryOnly { // the usage page beside it is laid out otherwise
+		return Usage{}, ErrVersion
+	}
 	file, err := openFile(handle, UsageFile, unix.O_RDONLY)
 	if err != nil {
 		return Usage{}, err
@@ -122,6 +125,9 @@ func restoreUsage(dir string) error {
 	l, err := readLimits(handle)
 	if err != nil {
 		return err
+	}
+	if l.MemoryOnly {
+		return ErrVersion
 	}
 	file, err := openFile(handle, UsageFile, unix.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrTampered) {

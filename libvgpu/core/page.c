@@ -113,7 +113,7 @@ int vgpu_limits_check(const void *memory, size_t bytes) {
   if (vgpu_load(&page->magic) != VGPU_LIMITS_MAGIC) {
     return -EPROTO;
   }
-  if (page->abi_version != VGPU_ABI_VERSION) {
+  if (page->abi_version != VGPU_ABI_VERSION && page->abi_version != VGPU_ABI_NO_COMPUTE) {
     return -ENOTSUP;
   }
   bool sane =
