@@ -22,6 +22,7 @@
 
 enum {
   VGPU_ABI_VERSION = 2,
+  VGPU_ABI_NO_COMPUTE = 1, /* limits pages of this version are the same without a compute book, and still read */
   VGPU_MAX_DEVICES = 16, /* devices in one allocation */
   VGPU_UUID_BYTES = 64,  /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
   VGPU_KEY_BYTES = 40,   /* allocation key, text, NUL padded */
@@ -125,8 +126,9 @@ struct vgpu_usage_device {
   uint64_t throttled_ns; /* atomic add; how long threads were kept waiting, summed over threads */
   uint64_t degraded_ns;  /* atomic add; time in which launches went on although no agent steered any more */
   uint64_t launches;     /* atomic add; kernels and graphs, in lots */
-  uint64_t reserved1;
-  uint8_t reserved2[128];
+  uint64_t bought_ns;    /* atomic; when a process last got GPU time: tells who is kept waiting for nothing from who queues */
+  uint64_t first_ns;     /* atomic; what the first launches of functions take of late, for those that are not known yet */
+  uint8_t reserved2[120];
 };
 
 /* One device of one process. Writer: the owner of the slot, one thread at a time, by whole atomic stores.
@@ -139,10 +141,11 @@ struct vgpu_usage_slot_device {
   uint64_t frees;                          /* atomic */
   uint64_t refusals;                       /* atomic */
   uint64_t served_ns;                      /* atomic; GPU time bought, by which waiting processes take turns */
-  uint64_t waiting_ns;                     /* atomic; until when a thread of it will wait for GPU time; 0: none does */
+  uint64_t waiting_ns;                     /* atomic; until when a thread of it will wait for GPU time; in the past: when one last asked; 0: never */
   uint64_t launches;                       /* atomic; in lots */
   uint64_t throttled_ns;                   /* atomic; how long its threads were kept waiting */
-  uint8_t reserved[128];
+  uint64_t unknown;                        /* atomic; launches under way of which nothing is known yet */
+  uint8_t reserved[120];
 };
 
 /* One process. `owner` is taken by compare-and-swap from 0 by the process that claims the slot and put
