@@ -34,6 +34,7 @@ enum {
   NARROW_PART = 16,          /* to this part */
   STEADY_SAMPLES = 8,        /* after so many samples */
   ABOVE_MOST = 16,           /* samples in a row above twice the estimate */
+  PEAK_SHIFT = 4,            /* the largest sample is forgotten by this part with each one */
   GUESSES_BELIEVED = 4096    /* guesses that are put right, at most */
 };
 
@@ -78,28 +79,41 @@ static uint32_t count_launch(struct vgpu_cost *cost) {
 enum vgpu_cost_step vgpu_cost_next(struct vgpu_cost *cost) {
   uint32_t flags = vgpu_load_relaxed(&cost->flags);
   if (vgpu_load_relaxed(&cost->cost_ns) == 0) {
-    if (__atomic_exchange_n(&cost->first, 1, __ATOMIC_ACQ_REL) != 0) {
-      return VGPU_COST_BUSY;
-    }
-    if (vgpu_load(&cost->cost_ns) == 0) {
-      count_launch(cost);
-      return VGPU_COST_FIRST;
-    }
-    vgpu_store(&cost->first, 0u); /* it has just become known */
+    return vgpu_load(&cost->first) != 0 ? VGPU_COST_BUSY : VGPU_COST_FIRST;
   }
   uint32_t launches = count_launch(cost);
-  if ((flags & VGPU_COST_DOUBTED) != 0) {
-    __atomic_fetch_and(&cost->flags, ~(uint32_t)VGPU_COST_DOUBTED, __ATOMIC_RELAXED);
-    return VGPU_COST_SAMPLE;
+  if ((flags & VGPU_COST_UNSETTLED) != 0) {
+    return VGPU_COST_SETTLE;
   }
-  bool each = (flags & VGPU_COST_LONG) != 0 || launches < VGPU_COST_FRESH;
+  bool each = (flags & VGPU_COST_LONG) != 0;
   return each || vgpu_cost_is_due(launches, flags) ? VGPU_COST_SAMPLE : VGPU_COST_CHARGE;
+}
+
+bool vgpu_cost_claim(struct vgpu_cost *cost) {
+  if (__atomic_exchange_n(&cost->first, 1, __ATOMIC_ACQ_REL) != 0) {
+    return false;
+  }
+  if (vgpu_load(&cost->cost_ns) != 0) {
+    vgpu_store(&cost->first, 0u); /* it has just become known */
+    return false;
+  }
+  count_launch(cost);
+  return true;
+}
+
+uint64_t vgpu_cost_price(const struct vgpu_cost *cost) {
+  uint64_t known = vgpu_load_relaxed(&cost->cost_ns), peak = (uint64_t)vgpu_load_relaxed(&cost->peak_us) * 1000;
+  uint32_t flags = vgpu_load_relaxed(&cost->flags);
+  if ((flags & VGPU_COST_COLLECTIVE) != 0 && peak > VGPU_COST_SPIN_NS) {
+    peak = VGPU_COST_SPIN_NS;
+  }
+  return known > peak ? known : peak;
 }
 
 uint64_t vgpu_cost_guess(struct vgpu_cost *cost) {
   uint64_t known = vgpu_load_relaxed(&cost->cost_ns);
   if (known != 0) {
-    return known;
+    return (vgpu_load_relaxed(&cost->flags) & VGPU_COST_UNSETTLED) != 0 ? vgpu_cost_price(cost) : known;
   }
   __atomic_fetch_add(&cost->guesses, 1, __ATOMIC_RELAXED);
   return VGPU_COST_GUESS_NS;
@@ -132,7 +146,8 @@ static uint64_t estimate(uint64_t cost, uint64_t sample, uint32_t samples, bool 
 static void mark(struct vgpu_cost *cost, uint64_t sample, uint64_t difference, uint64_t after, uint32_t samples) {
   uint32_t launches = vgpu_load_relaxed(&cost->launches), flags = vgpu_load_relaxed(&cost->flags);
   uint64_t spread = vgpu_load_relaxed(&cost->deviation_ns);
-  uint32_t wanted = flags & ~(uint32_t)(VGPU_COST_LONG | VGPU_COST_STEADY);
+  uint32_t wanted = flags & ~(uint32_t)(VGPU_COST_LONG | VGPU_COST_STEADY | VGPU_COST_UNSETTLED);
+  wanted |= samples < VGPU_COST_FRESH ? VGPU_COST_UNSETTLED : 0U;
   if (sample >= VGPU_COST_LONG_NS || after >= VGPU_COST_LONG_NS) {
     vgpu_store_relaxed(&cost->long_launch, launches);
     wanted |= VGPU_COST_LONG;
@@ -163,6 +178,13 @@ static bool is_another(struct vgpu_cost *cost, uint64_t sample, uint64_t before)
   return another;
 }
 
+static void remember_peak(struct vgpu_cost *cost, uint64_t sample) {
+  uint64_t most = sample < VGPU_COST_MAX_NS ? sample : VGPU_COST_MAX_NS, us = (most + 999) / 1000;
+  uint32_t peak = vgpu_load_relaxed(&cost->peak_us);
+  peak -= peak >> PEAK_SHIFT;
+  vgpu_store_relaxed(&cost->peak_us, us > peak ? (uint32_t)us : peak);
+}
+
 static int64_t too_low(uint64_t real, uint64_t charged) {
   real = real < VGPU_COST_MAX_NS ? real : VGPU_COST_MAX_NS;
   charged = charged < VGPU_COST_MAX_NS ? charged : VGPU_COST_MAX_NS;
@@ -178,11 +200,10 @@ static int64_t put_guesses_right(struct vgpu_cost *cost, uint64_t known) {
   return count * each;
 }
 
-uint64_t vgpu_cost_spun(const struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns) {
-  uint64_t own = charged_ns != 0 ? charged_ns : VGPU_COST_GUESS_NS;
+uint64_t vgpu_cost_spun(const struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t own_ns) {
   bool collective = (vgpu_load_relaxed(&cost->flags) & VGPU_COST_COLLECTIVE) != 0;
   uint64_t elapsed = elapsed_ns < VGPU_COST_MAX_NS ? elapsed_ns : VGPU_COST_MAX_NS;
-  return collective && elapsed_ns <= ELAPSED_MAX_NS && elapsed > own ? elapsed - own : 0;
+  return collective && elapsed_ns <= ELAPSED_MAX_NS && elapsed > own_ns ? elapsed - own_ns : 0;
 }
 
 int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns, bool alone) {
@@ -193,7 +214,8 @@ int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t ch
   }
   bool collective = (vgpu_load_relaxed(&cost->flags) & VGPU_COST_COLLECTIVE) != 0;
   alone = alone && !collective;
-  if (collective && charged_ns == 0 && elapsed_ns > VGPU_COST_GUESS_NS) {
+  remember_peak(cost, elapsed_ns);
+  if (collective && before == 0 && elapsed_ns > VGPU_COST_GUESS_NS) {
     elapsed_ns = VGPU_COST_GUESS_NS; /* who knows how long it spun */
   }
   uint64_t sample = elapsed_ns < ELAPSED_MIN_NS ? ELAPSED_MIN_NS : elapsed_ns;
@@ -210,20 +232,30 @@ int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t ch
   mark(cost, sample, difference, after, samples);
   vgpu_store(&cost->cost_ns, after);
   vgpu_store(&cost->first, 0u);
-  bool exact =
-      charged_ns == 0 || (alone && ((flags & VGPU_COST_LONG) != 0 || sample >= VGPU_COST_LONG_NS || samples <= 2));
+  bool exact = charged_ns == 0 ||
+               (alone && before != 0 && ((flags & VGPU_COST_LONG) != 0 || sample >= VGPU_COST_LONG_NS || samples <= 2));
+  bool whole = charged_ns != 0 || before == 0 || alone || sample < after;
   int64_t guessed = vgpu_load_relaxed(&cost->guesses) != 0 ? put_guesses_right(cost, after) : 0;
-  return guessed + (exact ? too_low(sample, charged_ns) : 0);
+  return guessed + (exact ? too_low(whole ? sample : after, charged_ns) : 0);
 }
 
 void vgpu_cost_doubt(struct vgpu_cost *cost) {
+  if (vgpu_load_relaxed(&cost->cost_ns) != 0) {
+    __atomic_fetch_add(&cost->era, 1, __ATOMIC_RELAXED);
+    vgpu_cost_unsettle(cost);
+  }
+}
+
+void vgpu_cost_unsettle(struct vgpu_cost *cost) {
   vgpu_store_relaxed(&cost->samples, 0u);
-  __atomic_fetch_or(&cost->flags, VGPU_COST_DOUBTED, __ATOMIC_RELAXED);
+  __atomic_fetch_or(&cost->flags, VGPU_COST_UNSETTLED, __ATOMIC_RELAXED);
 }
 
 void vgpu_cost_forget(struct vgpu_cost *cost) {
+  __atomic_fetch_add(&cost->era, 1, __ATOMIC_RELAXED);
   vgpu_store_relaxed(&cost->samples, 0u);
   vgpu_store_relaxed(&cost->guesses, 0u);
+  vgpu_store_relaxed(&cost->peak_us, 0u);
   vgpu_store_relaxed(&cost->flags, 0u);
   vgpu_store(&cost->cost_ns, (uint64_t)0);
   vgpu_store(&cost->first, 0u);

@@ -23,6 +23,9 @@
 enum {
   ASKED_EVERY_NS = 1000000,     /* shared words that say "now" are written at most so often */
   ATTACH_EVERY_NS = 1000000000, /* and a slot is looked for */
+  MIX_NS = 1000000000,          /* what is bought for collectives and others is halved at this */
+  FALL_PART = 4,                /* by this part of the difference the guess for first launches falls, */
+  RISE_PART = 2,                /* and by this it rises */
   PAUSE_MAX_NS = 1000000000     /* longer breaks between two requests are no time in which launches went on */
 };
 
@@ -104,14 +107,24 @@ static struct vgpu_line ceiling_line(const struct vgpu_rate_book *rate) {
   return line;
 }
 
-/* Our slot, which is looked for now and then if there is none; NULL. */
-static struct vgpu_usage_slot_device *own_books(struct vgpu_rate_book *rate, uint64_t now_ns) {
+/* Our slot, if there is one; NULL. */
+static struct vgpu_usage_slot_device *registered_books(const struct vgpu_rate_book *rate) {
   struct vgpu_book *book = rate->book;
   struct vgpu_usage_slot *slot = vgpu_slot_at(book, vgpu_load_relaxed(&book->slot_index));
-  uint64_t token = vgpu_load(&book->token), last = vgpu_load_relaxed(&rate->attached_ns);
-  if (vgpu_slot_is_registered(book) && vgpu_load(&slot->owner) == token && vgpu_load(&slot->ready) == token &&
-      vgpu_load_relaxed(&slot->epoch) == vgpu_load_relaxed(&book->limits->epoch)) {
-    return vgpu_slot_device(slot, rate->device);
+  uint64_t token = vgpu_load(&book->token);
+  bool is_ours = vgpu_slot_is_registered(book) && vgpu_load(&slot->owner) == token &&
+                 vgpu_load(&slot->ready) == token &&
+                 vgpu_load_relaxed(&slot->epoch) == vgpu_load_relaxed(&book->limits->epoch);
+  return is_ours ? vgpu_slot_device(slot, rate->device) : NULL;
+}
+
+/* The same, which is looked for now and then if there is none. */
+static struct vgpu_usage_slot_device *own_books(struct vgpu_rate_book *rate, uint64_t now_ns) {
+  struct vgpu_book *book = rate->book;
+  struct vgpu_usage_slot_device *books = registered_books(rate);
+  uint64_t last = vgpu_load_relaxed(&rate->attached_ns);
+  if (books != NULL) {
+    return books;
   }
   if ((last != 0 && now_ns - last < ATTACH_EVERY_NS) || vgpu_slot_enter(book) != 0) {
     return NULL;
@@ -119,7 +132,7 @@ static struct vgpu_usage_slot_device *own_books(struct vgpu_rate_book *rate, uin
   vgpu_store_relaxed(&rate->attached_ns, now_ns);
   bool ours = vgpu_load_relaxed(&book->usage->magic) == VGPU_USAGE_MAGIC &&
               ((book->token != 0 && vgpu_slot_is_ours(book)) || vgpu_slot_attach(book) == 0);
-  slot = vgpu_slot_at(book, book->slot_index);
+  struct vgpu_usage_slot *slot = vgpu_slot_at(book, book->slot_index);
   vgpu_slot_leave(book);
   return ours ? vgpu_slot_device(slot, rate->device) : NULL;
 }
@@ -162,7 +175,8 @@ static void book_own(struct vgpu_rate_book *rate, const struct account *own, con
 }
 
 void vgpu_rate_open(struct vgpu_rate_book *rate, struct vgpu_book *book, uint32_t device, uint32_t ceiling_ppm) {
-  *rate = (struct vgpu_rate_book){.book = book, .device = device, .ceiling_ppm = ceiling_ppm};
+  *rate = (struct vgpu_rate_book){
+      .book = book, .device = device, .ceiling_ppm = ceiling_ppm, .spin_left_ns = VGPU_SPIN_FREE_NS};
 }
 
 /* Buys from the shared word, if this process may have it and it is its turn. 0, or how long to wait. */
@@ -222,17 +236,68 @@ void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns) {
   __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, more_ns < 0 ? -estimate : estimate, __ATOMIC_RELAXED);
 }
 
+uint64_t vgpu_rate_first_ns(const struct vgpu_rate_book *rate) {
+  return vgpu_first_ns(vgpu_rate_usage(rate));
+}
+
+void vgpu_rate_first(struct vgpu_rate_book *rate, uint64_t elapsed_ns) {
+  struct vgpu_usage_device *usage = vgpu_rate_usage(rate);
+  uint64_t first = vgpu_first_ns(usage), sample = elapsed_ns < VGPU_FIRST_MAX_NS ? elapsed_ns : VGPU_FIRST_MAX_NS;
+  first = sample > first ? first + (sample - first) / RISE_PART : first - (first - sample) / FALL_PART;
+  if (first != vgpu_first_ns(usage)) {
+    vgpu_store_relaxed(&usage->first_ns, first);
+  }
+}
+
+void vgpu_rate_unknown(struct vgpu_rate_book *rate, uint32_t count) {
+  struct vgpu_usage_slot_device *books = registered_books(rate);
+  if (books != NULL) {
+    vgpu_store_relaxed(&books->unknown, (uint64_t)count);
+  }
+}
+
+void vgpu_rate_mix(struct vgpu_rate_book *rate, uint64_t ns, bool is_collective) {
+  uint64_t *own = is_collective ? &rate->collective_ns : &rate->ordinary_ns;
+  uint64_t *other = is_collective ? &rate->ordinary_ns : &rate->collective_ns;
+  uint64_t sum = vgpu_load_relaxed(own) + (ns < MIX_NS ? ns : MIX_NS);
+  if (sum > MIX_NS) {
+    sum /= 2;
+    vgpu_store_relaxed(other, vgpu_load_relaxed(other) / 2);
+  }
+  vgpu_store_relaxed(own, sum);
+  if (is_collective) {
+    uint64_t left = vgpu_load_relaxed(&rate->spin_left_ns) + ns / VGPU_SPIN_PART;
+    vgpu_store_relaxed(&rate->spin_left_ns, left < VGPU_SPIN_FREE_NS ? left : VGPU_SPIN_FREE_NS);
+  }
+}
+
+bool vgpu_rate_is_mixed(const struct vgpu_rate_book *rate) {
+  return vgpu_load_relaxed(&rate->ordinary_ns) * VGPU_MIXED_PART > vgpu_load_relaxed(&rate->collective_ns);
+}
+
+/* How much of what was spun need not be paid. */
+static uint64_t forgive(struct vgpu_rate_book *rate, uint64_t spun) {
+  uint64_t forgiven = spun - spun / VGPU_SPIN_PART, left = vgpu_load_relaxed(&rate->spin_left_ns);
+  if (vgpu_rate_is_mixed(rate)) {
+    return forgiven;
+  }
+  forgiven = forgiven < left ? forgiven : left;
+  vgpu_store_relaxed(&rate->spin_left_ns, left - forgiven);
+  return forgiven;
+}
+
 void vgpu_rate_spun(struct vgpu_rate_book *rate, uint64_t spun_ns) {
   struct vgpu_line line;
   vgpu_line_read(vgpu_rate_limits(rate), &line);
   uint64_t spun = spun_ns < VGPU_COST_MAX_NS ? spun_ns : VGPU_COST_MAX_NS;
-  add_spent(rate, vgpu_times_ppm(spun / VGPU_SPIN_PART, line.scale_ppm));
+  add_spent(rate, vgpu_times_ppm(spun - forgive(rate, spun), line.scale_ppm));
   __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, spun, __ATOMIC_RELAXED);
 }
 
 void vgpu_rate_waiting(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t until_ns, uint64_t waited_ns) {
   struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
   struct vgpu_usage_device *usage = vgpu_rate_usage(rate);
+  vgpu_store_relaxed(&rate->renewed_ns, now_ns);
   if (waited_ns == 0) {
     __atomic_add_fetch(&rate->waiters, 1, __ATOMIC_RELAXED);
   }

@@ -33,9 +33,14 @@
 #define VGPU_COST_MAX_NS ((uint64_t)1800000000000)      /* no single cost above this is booked */
 #define VGPU_TURN_NS ((uint64_t)4000000) /* a waiter that has not come back so long after its wait is not waited for */
 #define VGPU_LEAD_NS ((uint64_t)2000000) /* lead in GPU time that a process may have over one that waits */
-#define VGPU_ACTIVE_NS ((uint64_t)300000000) /* who has not asked for so long starts level with those who have */
-enum { VGPU_SPIN_PART = 16 };                /* stable for shares above one in so many and one */
-enum { VGPU_OPEN_PPM = 950000 };             /* from this rate on an elastic allocation is as good as alone */
+#define VGPU_ACTIVE_NS ((uint64_t)300000000)    /* who has not asked for so long starts level with those who have */
+#define VGPU_SPIN_FREE_NS ((uint64_t)100000000) /* what a process that runs little but collectives may spin unpaid */
+enum {
+  VGPU_SPIN_PART = 16, /* stable for shares above one in so many and one */
+  VGPU_MIXED_PART =
+      4 /* who pays more than one part in so many for other launches runs collectives among them, not under their name */
+};
+enum { VGPU_OPEN_PPM = 950000 }; /* from this rate on an elastic allocation is as good as alone */
 
 /* This process's view of one device of one book. Private memory; forgotten after a fork (vgpu_rate_open again). All
  * words that change are atomic, and no two of them need to agree. */
@@ -58,6 +63,10 @@ struct vgpu_rate_book {
   uint32_t is_seen;            /* the two words of the heartbeat are valid */
   uint32_t is_stale;           /* nobody steered when we last asked */
   uint32_t waiters;            /* threads that are kept waiting */
+  uint64_t renewed_ns;         /* when one last said so; if that was long ago, they have left by longjmp, say */
+  uint64_t collective_ns;      /* paid for collectives of late, but for what they spun, */
+  uint64_t ordinary_ns;        /* and for other launches */
+  uint64_t spin_left_ns;       /* what may be spun unpaid; gains by what is bought for collectives */
 };
 
 void vgpu_rate_open(struct vgpu_rate_book *rate, struct vgpu_book *book, uint32_t device, uint32_t ceiling_ppm);
@@ -78,8 +87,24 @@ uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t n
 /* Books what turned out dearer (> 0) or cheaper (< 0) than was bought, by estimate. */
 void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns);
 
+/* What a launch is charged of which nothing is known: what first launches of functions took of late in this container. */
+uint64_t vgpu_rate_first_ns(const struct vgpu_rate_book *rate);
+
+/* A first launch took `elapsed_ns`. */
+void vgpu_rate_first(struct vgpu_rate_book *rate, uint64_t elapsed_ns);
+
+/* So many launches are under way of which nothing is known: if this process dies now, the next guess is higher. */
+void vgpu_rate_unknown(struct vgpu_rate_book *rate, uint32_t count);
+
+/* `ns` was paid, for a collective or for something else. */
+void vgpu_rate_mix(struct vgpu_rate_book *rate, uint64_t ns, bool is_collective);
+
+/* False: this process runs hardly anything but what it calls collectives. */
+bool vgpu_rate_is_mixed(const struct vgpu_rate_book *rate);
+
 /* Books what collectives spun. It was used, so it is told; but it is only paid for to one part in VGPU_SPIN_PART: a rank
- * that paid for waiting would be late the next time, and let its peers wait and pay for longer than that. */
+ * that paid for waiting would be late the next time, and let its peers wait and pay for longer than that. Of a process
+ * that runs hardly anything else, only as much as VGPU_SPIN_FREE_NS, and a part of what it buys, is forgiven. */
 void vgpu_rate_spun(struct vgpu_rate_book *rate, uint64_t spun_ns);
 
 /* A thread begins to wait for GPU time until `until_ns` (`waited_ns` is 0), or goes on waiting; `waited_ns`: how long it

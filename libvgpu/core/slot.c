@@ -105,13 +105,14 @@ static bool is_dead(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64
  * `folded` says so, because the slot may be free for others right after. */
 static void fold_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot, uint64_t owner) {
   struct vgpu_usage_device *totals = (struct vgpu_usage_device *)(book->usage + 1);
-  uint64_t counts[VGPU_MAX_DEVICES][3];
+  uint64_t counts[VGPU_MAX_DEVICES][4];
   uint64_t folded = vgpu_load(&slot->folded);
   for (uint32_t i = 0; i < book->device_count; i++) {
     struct vgpu_usage_slot_device *from = vgpu_slot_device(slot, i);
     counts[i][0] = vgpu_load_relaxed(&from->allocations);
     counts[i][1] = vgpu_load_relaxed(&from->frees);
     counts[i][2] = vgpu_load_relaxed(&from->refusals);
+    counts[i][3] = vgpu_load_relaxed(&from->unknown);
   }
   if (folded == owner || vgpu_load(&slot->owner) != owner || !swap(&slot->folded, folded, owner)) {
     return;
@@ -120,6 +121,9 @@ static void fold_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot, 
     vgpu_add(&totals[i].allocations, counts[i][0]);
     vgpu_add(&totals[i].frees, counts[i][1]);
     vgpu_add(&totals[i].refusals, counts[i][2]);
+    if (counts[i][3] != 0) { /* it was charged a guess, and nobody will know: the next guess is higher */
+      vgpu_store_relaxed(&totals[i].first_ns, 2 * vgpu_first_ns(&totals[i]));
+    }
   }
 }
 
@@ -220,6 +224,7 @@ static void clear_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot)
     vgpu_store_relaxed(&books->waiting_ns, (uint64_t)0);
     vgpu_store_relaxed(&books->launches, (uint64_t)0);
     vgpu_store_relaxed(&books->throttled_ns, (uint64_t)0);
+    vgpu_store_relaxed(&books->unknown, (uint64_t)0);
   }
 }
 

@@ -37,6 +37,15 @@ static inline struct vgpu_usage_slot_device *vgpu_slot_device(struct vgpu_usage_
   return (struct vgpu_usage_slot_device *)(slot + 1) + device;
 }
 
+/* What a launch is charged of which nothing is known, in bounds whatever the page says. */
+#define VGPU_FIRST_MIN_NS ((uint64_t)1000000)
+#define VGPU_FIRST_MAX_NS ((uint64_t)1000000000)
+
+static inline uint64_t vgpu_first_ns(const struct vgpu_usage_device *usage) {
+  uint64_t first = vgpu_load_relaxed(&usage->first_ns);
+  return first < VGPU_FIRST_MIN_NS ? VGPU_FIRST_MIN_NS : first < VGPU_FIRST_MAX_NS ? first : VGPU_FIRST_MAX_NS;
+}
+
 /* True if the slot belongs to a registered process of `epoch` (or of one that was raised meanwhile). */
 static inline bool vgpu_slot_counts(struct vgpu_usage_slot *slot, uint32_t epoch) {
   uint64_t owner = vgpu_load(&slot->owner);

@@ -64,6 +64,10 @@ bool vgpu_turn_ask(struct vgpu_rate_book *rate, struct vgpu_usage_slot_device *b
   struct others others = look_at_others(rate, books, now_ns);
   uint64_t asked = vgpu_load_relaxed(&rate->asked_ns);
   bool is_new = asked == 0 || asked + VGPU_ACTIVE_NS < now_ns, waits = vgpu_load_relaxed(&rate->waiters) != 0;
+  if (waits && vgpu_load_relaxed(&rate->renewed_ns) + VGPU_ACTIVE_NS < now_ns) { /* they have left */
+    vgpu_store_relaxed(&rate->waiters, 0u);
+    waits = false;
+  }
   if (others.any && !waits && (is_new || has_credit)) {
     catch_up(rate, &others, is_new);
   }

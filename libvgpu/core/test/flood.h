@@ -40,13 +40,17 @@ struct flooder {
   struct vgpu_book *book;
   struct vgpu_pacer pacer;
   struct vgpu_costs costs;
+  void (*prepare)(struct flooder *);      /* called once for each launch, before it asks; NULL */
   uint64_t (*duration)(struct flooder *); /* of the next kernel */
+  uint64_t function;                      /* which kernel the next one is */
+  bool is_collective;
   uint64_t fixed_ns;
   uint64_t random;
   uint64_t patience_ns;
   bool sync; /* waits for each kernel */
 
   struct vgpu_ticket ticket;
+  bool is_asking;
   uint64_t next_ns;  /* when it acts next */
   uint64_t began_ns; /* when it began to wait, 0: it does not */
   uint64_t told_ns;  /* when it last said so */
@@ -111,13 +115,26 @@ static inline void launch(struct flooder *flooder, uint64_t now_ns) {
   uint64_t room = flooder->done_ns[flooder->launched % QUEUE_MOST]; /* a full queue holds up the next launch */
   flooder->next_ns = flooder->sync ? gpu_free_ns : room > now_ns + LAUNCH_NS ? room : now_ns + LAUNCH_NS;
   flooder->ticket = (struct vgpu_ticket){0};
+  flooder->is_asking = false;
+}
+
+/* The cost of the next launch. */
+static inline struct vgpu_cost *cost_of(struct flooder *flooder) {
+  const void *function = (const void *)((uintptr_t)flooder + flooder->function);
+  struct vgpu_cost *cost = vgpu_cost_find(&flooder->costs, function, 100, 256);
+  cost->flags |= flooder->is_collective ? VGPU_COST_COLLECTIVE : 0U;
+  return cost;
 }
 
 /* One step at next_ns: asks, and launches or waits, as libvgpu does. */
 static inline void step(struct flooder *flooder) {
   uint64_t now = flooder->next_ns, waited = flooder->began_ns != 0 ? now - flooder->began_ns : 0;
-  struct vgpu_cost *cost = vgpu_cost_find(&flooder->costs, flooder, 100, 256);
   harvest(flooder, now);
+  if (flooder->prepare != NULL && !flooder->is_asking) {
+    flooder->prepare(flooder);
+  }
+  flooder->is_asking = true;
+  struct vgpu_cost *cost = cost_of(flooder);
   bool quick = flooder->ticket.cost == NULL && vgpu_pace_quick(&flooder->pacer, cost, &flooder->ticket);
   uint64_t wait = quick ? 0 : vgpu_pace(&flooder->pacer, cost, now, waited, flooder->patience_ns, &flooder->ticket);
   if (wait != 0) {

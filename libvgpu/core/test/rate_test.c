@@ -4,6 +4,7 @@
  * rate_test.c - the compute bucket, one word at a time: credit, debt, waits, corrections, lines that change or are of
  * another clock, a heartbeat that stops, ceilings, and what damage to the shared words is worth.
  */
+#include "../slot.h"
 #include "flood.h"
 
 #define START (1000 * SECOND)
@@ -72,11 +73,38 @@ static void test_credit_and_debt(void) {
   vgpu_rate_correct(&setup.rate, (int64_t)SECOND);
   CHECK_EQUAL(vgpu_rate_debt_ns(&setup.rate, now + wait) / MILLISECOND, 2000);
   uint64_t charged = usage_of(setup.pair)->charged_ns; /* what spun is told in full, and paid for in part */
+  vgpu_rate_mix(&setup.rate, 100 * MILLISECOND, false);
+  vgpu_rate_mix(&setup.rate, 300 * MILLISECOND, true);
+  CHECK(vgpu_rate_is_mixed(&setup.rate));
   vgpu_rate_spun(&setup.rate, 16 * SECOND);
   CHECK_EQUAL(vgpu_rate_debt_ns(&setup.rate, now + wait) / MILLISECOND, 3000);
   CHECK_EQUAL(usage_of(setup.pair)->charged_ns - charged, 16 * SECOND);
+  vgpu_rate_mix(&setup.rate, 200 * MILLISECOND, true); /* and in full by who runs hardly anything else */
+  CHECK(!vgpu_rate_is_mixed(&setup.rate));
+  vgpu_rate_spun(&setup.rate, 10 * SECOND + VGPU_SPIN_FREE_NS);
+  CHECK_EQUAL(vgpu_rate_debt_ns(&setup.rate, now + wait) / MILLISECOND, 13000);
   vgpu_rate_correct(&setup.rate, INT64_MIN); /* nonsense is worth no credit */
   CHECK_EQUAL(buy_all(&setup, 10000, now + wait), 10000);
+  tear_down(&setup);
+}
+
+/* What first launches are charged follows what they take; words of the page are bounded. */
+static void test_first(void) {
+  struct setup setup = set_up(VGPU_COMPUTE_HARD, 300000, VGPU_PPM);
+  struct vgpu_usage_device *usage = usage_of(setup.pair);
+  CHECK_EQUAL(vgpu_rate_first_ns(&setup.rate), VGPU_FIRST_MIN_NS);
+  for (int i = 0; i < 10; i++) {
+    vgpu_rate_first(&setup.rate, 100 * MILLISECOND);
+  }
+  CHECK(vgpu_rate_first_ns(&setup.rate) > 99 * MILLISECOND && vgpu_rate_first_ns(&setup.rate) <= 100 * MILLISECOND);
+  vgpu_rate_first(&setup.rate, UINT64_MAX);
+  CHECK(vgpu_rate_first_ns(&setup.rate) <= VGPU_FIRST_MAX_NS);
+  for (int i = 0; i < 100; i++) {
+    vgpu_rate_first(&setup.rate, 0);
+  }
+  CHECK_EQUAL(vgpu_rate_first_ns(&setup.rate), VGPU_FIRST_MIN_NS);
+  usage->first_ns = UINT64_MAX;
+  CHECK_EQUAL(vgpu_rate_first_ns(&setup.rate), VGPU_FIRST_MAX_NS);
   tear_down(&setup);
 }
 
@@ -364,6 +392,7 @@ static void test_long_uptime(void) {
 
 int main(void) {
   test_credit_and_debt();
+  test_first();
   test_ahead();
   test_continued();
   test_half_published();
