@@ -98,12 +98,12 @@ func newExecCommand() *cobra.Command {
 	})
 	flags := command.Flags()
 	flags.SetInterspersed(false)
-	flags.StringVar(&options.memory, "memory", "", "device memory that the command may hold, e.g. 4Gi")
-	flags.StringVar(&options.cores, "cores", "", "percent of the GPU's time that the command may use, 1 to 100; default: not limited")
+	flags.StringVar(&options.memory, "memory", "", "`AMOUNT` of device memory that the command may hold, e.g. 4Gi")
+	flags.StringVar(&options.cores, "cores", "", "`PERCENT` of the GPU's time that the command may use, 1 to 100; default: not limited")
 	flags.BoolVar(&options.report, "report", false, "say at the end how much GPU time was granted, used and waited for")
-	flags.StringVar(&options.gpu, "gpu", "", "UUID or index of the GPU; default: the first visible one")
-	flags.StringVar(&options.library, "library", "", "libvgpu.so to use; default: beside this program, or in ../lib/vgpud")
-	flags.StringVar(&options.nvmlLibrary, "nvml-library", "", "NVML library to load; default: libnvidia-ml.so.1 as the loader finds it")
+	flags.StringVar(&options.gpu, "gpu", "", "`UUID|INDEX` of the GPU; default: the first visible one")
+	flags.StringVar(&options.library, "library", "", "libvgpu.so to use, a `FILE`; default: beside this program, or in ../lib/vgpud")
+	flags.StringVar(&options.nvmlLibrary, "nvml-library", "", "NVML library to load, a `FILE`; default: libnvidia-ml.so.1 as the loader finds it")
 	return command
 }
 
