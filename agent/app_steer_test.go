@@ -263,9 +263,6 @@ func TestSteerContinuesAfterARestart(t *testing.T) {
 	}
 	beat := b.heartbeat(record)
 	b.restart()
-	if err := b.steer.open(&tenant{record: record}); err != nil {
-		t.Fatal(err)
-	}
 	b.steer.follow(b.steer.now())
 	if got := b.steer.tenants[record.Key].handle.Rate(0); got.PPM != lent.PPM || got.ScalePPM != lent.ScalePPM {
 		t.Errorf("the new agent starts with %+v, %+v was in force", got, lent)
