@@ -46,9 +46,10 @@ time, it and all its children together. At least one of the two is needed. The c
 whole card's. No root is needed.
 
 --cores is a cap on GPU time, whatever else runs on the card: a command that launches more is kept waiting before a
-launch, never in the middle of one. What one long kernel takes too much is waited for afterwards, at most 10 s at once and
-the rest later. 100 is no cap. There is no agent here to compare the program's own measurements with the driver's; where
-other programs use the GPU at the same time, these measurements are too high and the command gets less than its part.
+launch, never in the middle of one. What one long kernel takes too much is waited for afterwards, at most 10 s at once
+(or as long as the next launch costs by itself, if that is more), and the rest later. 100 is no cap. There is no agent
+here to compare the program's own measurements with the driver's; where other programs use the GPU at the same time,
+these measurements are too high and the command gets less than its part.
 --report says at the end, on standard error, what was used.
 
 Without --gpu it is the first GPU that is visible: the first entry of CUDA_VISIBLE_DEVICES where that is set,
