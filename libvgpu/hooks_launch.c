@@ -149,36 +149,31 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 }
 
 /* The first launches of all: the blocks' shape was set by calls of its own. */
-static CUresult launch_old(CUfunction function, int width, int height, CUstream stream, struct vgpu_launch *launch) {
+static struct vgpu_launch begin_old(CUfunction function, int width, int height, CUstream stream) {
   struct vgpu_device *device = vgpu_launch_device(stream);
-  launch->pacer = NULL;
-  if (device) {
-    vgpu_launch_begin(launch, device, function, function, product((unsigned int)width, (unsigned int)height, 1), 0,
-                      stream);
-  }
-  return CUDA_SUCCESS;
+  struct vgpu_launch launch = {.pacer = NULL};
+  uint64_t blocks = product((unsigned int)width, (unsigned int)height, 1);
+  if (device) vgpu_launch_begin(&launch, device, function, function, blocks, 0, stream);
+  return launch;
 }
 
 CUresult cuLaunch(CUfunction function) {
   __typeof__(&cuLaunch) real = VGPU_REAL(cuLaunch);
-  struct vgpu_launch launch;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  launch_old(function, 1, 1, NULL, &launch);
+  struct vgpu_launch launch = begin_old(function, 1, 1, NULL);
   return vgpu_launch_end(&launch, real(function));
 }
 
 CUresult cuLaunchGrid(CUfunction function, int grid_width, int grid_height) {
   __typeof__(&cuLaunchGrid) real = VGPU_REAL(cuLaunchGrid);
-  struct vgpu_launch launch;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  launch_old(function, grid_width, grid_height, NULL, &launch);
+  struct vgpu_launch launch = begin_old(function, grid_width, grid_height, NULL);
   return vgpu_launch_end(&launch, real(function, grid_width, grid_height));
 }
 
 CUresult cuLaunchGridAsync(CUfunction function, int grid_width, int grid_height, CUstream stream) {
   __typeof__(&cuLaunchGridAsync) real = VGPU_REAL(cuLaunchGridAsync);
-  struct vgpu_launch launch;
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  launch_old(function, grid_width, grid_height, stream, &launch);
+  struct vgpu_launch launch = begin_old(function, grid_width, grid_height, stream);
   return vgpu_launch_end(&launch, real(function, grid_width, grid_height, stream));
 }
