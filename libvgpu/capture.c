@@ -8,7 +8,7 @@
 #include "capture.h"
 
 #include "claim.h"
-#include "marks.h"
+#include "holds.h"
 #include "spin.h"
 
 enum { STREAMS = 1024, EVENTS = 4096 };
@@ -79,7 +79,7 @@ static void end(struct origin *origin) {
   drop_capture(&events, origin->number);
   *origin = (struct origin){0, 0, NULL};
   __atomic_sub_fetch(&vgpu_capture_count, 1, __ATOMIC_RELAXED);
-  vgpu_marks_release();
+  vgpu_hold_release();
 }
 
 static struct origin *origin_of(uint64_t key) {
@@ -97,7 +97,7 @@ bool vgpu_capture_has_slow(CUstream stream) {
 }
 
 void vgpu_capture_beginning(void) {
-  vgpu_marks_hold();
+  vgpu_hold();
 }
 
 void vgpu_capture_begun(CUstream stream, CUresult result) {
@@ -117,7 +117,7 @@ void vgpu_capture_begun(CUstream stream, CUresult result) {
     }
     vgpu_spin_unlock(&lock);
   }
-  if (!is_noted) vgpu_marks_release();
+  if (!is_noted) vgpu_hold_release();
 }
 
 void vgpu_capture_ended(CUstream stream, CUresult result) {

@@ -30,7 +30,7 @@ static inline bool vgpu_capture_has(CUstream stream) {
          vgpu_capture_has_slow(stream);
 }
 
-/* Around the driver's own call. From the first until the end of the capture no driver call of marks.c is made. */
+/* Around the driver's own call. From the first until the end of the capture no driver call of ours is made (holds.h). */
 void vgpu_capture_beginning(void);
 void vgpu_capture_begun(CUstream stream, CUresult result);
 

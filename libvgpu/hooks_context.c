@@ -17,16 +17,16 @@ static CUcontext context_of(uint64_t pointer) {
   return get && get(&context, CU_POINTER_ATTRIBUTE_CONTEXT, pointer) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* While the context lives, its driver still knows which blocks are its, and takes back our events. */
-static void prepare(CUcontext context) {
-  if (!vgpu_is_limiting()) return;
+/* While the context lives, its driver still knows which blocks are its, and what has ended can still be measured. */
+static struct vgpu_parked prepare(CUcontext context) {
+  if (!vgpu_is_limiting()) return (struct vgpu_parked){0, 0};
   vgpu_check_fork();
   vgpu_blocks_learn_contexts(context_of);
-  vgpu_marks_harvest(true); /* what has ended can still be paid for */
-  vgpu_marks_forget_context(context);
+  return vgpu_marks_park(context);
 }
 
-static void drop(CUcontext context) {
+static void drop(CUcontext context, struct vgpu_parked parked) {
+  vgpu_marks_end_context(parked);
   vgpu_capture_context_gone(context);
   vgpu_blocks_drop_context(context, vgpu_block_release);
   vgpu_pools_refresh();
@@ -34,9 +34,13 @@ static void drop(CUcontext context) {
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
-  prepare(context);
+  struct vgpu_parked parked = prepare(context);
   CUresult result = real(context);
-  if (result == CUDA_SUCCESS && vgpu_is_limiting()) drop(context);
+  if (result != CUDA_SUCCESS) {
+    vgpu_marks_resume(parked);
+  } else if (vgpu_is_limiting()) {
+    drop(context, parked);
+  }
   return result;
 }
 
@@ -71,9 +75,14 @@ static CUcontext primary_of(CUdevice device) {
 static CUresult run(CUresult (*real)(CUdevice), CUdevice device, bool is_reset) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   CUcontext context = primary_of(device);
-  if (context) prepare(context);
+  if (!context) return real(device);
+  struct vgpu_parked parked = prepare(context);
   CUresult result = real(device);
-  if (result == CUDA_SUCCESS && context && (is_reset || !is_active(device))) drop(context);
+  if (result == CUDA_SUCCESS && (is_reset || !is_active(device))) {
+    drop(context, parked);
+  } else {
+    vgpu_marks_resume(parked);
+  }
   return result;
 }
 

@@ -10,15 +10,17 @@
 #include "claim.h"
 #include "clock.h"
 #include "core/sys.h"
+#include "failures.h"
+#include "holds.h"
 
 enum { FUTEX_WAIT = 0 };
 
 #define PIECE_NS ((uint64_t)100000000)   /* a thread that waits says so again this often */
 #define PAUSE_MIN_NS ((uint64_t)20000)   /* between two looks for a measurement; they double up to */
 #define PAUSE_MAX_NS ((uint64_t)1000000) /* this */
-#define BUSY_PATIENCE_NS \
-  ((uint64_t)3000000000) /* a first launch may depend on the second one: it goes after this time */
-#define RELEASE_PATIENCE_NS ((uint64_t)250000000) /* a little longer than marks.c holds still for a capture */
+/* A first launch may depend on the second one: it goes after this time. */
+#define BUSY_PATIENCE_NS ((uint64_t)3000000000)
+#define RELEASE_PATIENCE_NS ((uint64_t)250000000) /* a little longer than holds.h holds still for a capture */
 #define COLLECTIVE_DEBT_NS ((uint64_t)200000000)  /* debt from which on a group of collectives is kept waiting */
 
 struct vgpu_costs vgpu_launch_costs;
@@ -53,11 +55,11 @@ static void wait_for_rate(const struct vgpu_pacer *pacer, uint32_t generation, u
 
 /* Asks the device's books in turn: the first one that has credit is charged. 0, or the least time to wait, for *pacer,
  * whose rate is of *generation. */
-static uint64_t ask(const struct vgpu_device *device, struct vgpu_cost *cost, uint64_t now_ns, uint64_t waited_ns,
+static uint64_t ask(struct vgpu_device *device, struct vgpu_cost *cost, uint64_t now_ns, uint64_t waited_ns,
                     uint64_t patience_ns, struct vgpu_ticket *ticket, struct vgpu_pacer **pacer, uint32_t *generation) {
   uint64_t least_ns = UINT64_MAX;
   for (uint32_t i = 0; i < device->pacer_count && least_ns != 0; i++) {
-    struct vgpu_pacer *one = (struct vgpu_pacer *)&device->pacers[i];
+    struct vgpu_pacer *one = &device->pacers[i];
     uint32_t seen = __atomic_load_n(&limits_of(one)->rate_generation, __ATOMIC_ACQUIRE);
     uint64_t wait_ns = vgpu_pace(one, cost, now_ns, waited_ns, patience_ns, ticket);
     if (wait_ns >= least_ns) continue;
@@ -69,18 +71,17 @@ static uint64_t ask(const struct vgpu_device *device, struct vgpu_cost *cost, ui
 }
 
 /* The least debt of the device's books. */
-static uint64_t debt_of(const struct vgpu_device *device, uint64_t now_ns) {
+static uint64_t debt_of(struct vgpu_device *device, uint64_t now_ns) {
   uint64_t least_ns = UINT64_MAX;
   for (uint32_t i = 0; i < device->pacer_count; i++)
-    least_ns = smaller(least_ns, vgpu_rate_debt_ns((struct vgpu_rate_book *)&device->pacers[i].rate, now_ns));
+    least_ns = smaller(least_ns, vgpu_rate_debt_ns(&device->pacers[i].rate, now_ns));
   return least_ns;
 }
 
 /* How long this launch may be kept waiting. */
-static uint64_t patience_of(const struct vgpu_device *device, struct vgpu_cost *cost, CUfunction named,
-                            uint64_t now_ns) {
+static uint64_t patience_of(struct vgpu_device *device, struct vgpu_cost *cost, CUfunction named, uint64_t now_ns) {
   uint32_t flags = __atomic_load_n(&cost->flags, __ATOMIC_RELAXED);
-  if (!(flags & VGPU_COST_NAMED) && !vgpu_marks_are_held() && cost != &vgpu_launch_costs.last_resort) {
+  if (!(flags & VGPU_COST_NAMED) && !vgpu_is_held() && cost != &vgpu_launch_costs.last_resort) {
     bool is_collective = named && vgpu_is_collective(named);
     flags = __atomic_or_fetch(&cost->flags, VGPU_COST_NAMED | (is_collective ? VGPU_COST_COLLECTIVE : 0U),
                               __ATOMIC_RELAXED);
@@ -114,14 +115,22 @@ static void tell_wait(struct wait *wait, struct vgpu_pacer *pacer, uint64_t now_
  * hundred times too low, and a capture may be begun for that. */
 static uint64_t wait_for_release(const struct vgpu_cost *cost, uint64_t now_ns) {
   uint64_t until_ns = now_ns + RELEASE_PATIENCE_NS;
-  while (now_ns < until_ns && vgpu_marks_are_held() && __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0) {
+  while (now_ns < until_ns && vgpu_is_held() && __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0) {
     nap(PAUSE_MAX_NS);
     now_ns = vgpu_now_ns();
   }
   return now_ns;
 }
 
-__attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launch, const struct vgpu_device *device,
+/* The first launch may never end: whichever of them ends first says what they take. */
+static void go_by_guess(struct vgpu_launch *launch, const struct vgpu_cost *cost) {
+  launch->extra_ns = vgpu_failure_ns(launch->pacer, cost);
+  if (launch->extra_ns != 0) vgpu_rate_correct(&launch->pacer->rate, (int64_t)launch->extra_ns);
+  launch->ticket.blind = false;
+  vgpu_ticket_sample(&launch->ticket, __atomic_load_n(&cost->flags, __ATOMIC_RELAXED));
+}
+
+__attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launch, struct vgpu_device *device,
                                                        struct vgpu_cost *cost, CUfunction named) {
   uint64_t begun_ns = vgpu_now_ns(), now_ns = begun_ns, pause_ns = PAUSE_MIN_NS;
   uint64_t patience_ns = patience_of(device, cost, named, now_ns);
@@ -133,23 +142,22 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
   if (patience_ns != 0) now_ns = wait_for_release(cost, now_ns);
   for (;;) {
     bool is_out_of_patience = now_ns - begun_ns > BUSY_PATIENCE_NS;
-    launch->ticket.blind |= vgpu_marks_are_held() || is_out_of_patience;
+    if (!launch->ticket.cost) launch->ticket.blind |= vgpu_is_held() || is_out_of_patience;
     uint64_t wait_ns = ask(device, cost, now_ns, now_ns - begun_ns, patience_ns, &launch->ticket, &pacer, &generation);
     if (wait_ns == 0) break;
     if (launch->ticket.busy) {
       nap(pause_ns);
       pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
-    } else {
+      vgpu_marks_harvest(true);
+    } else if (vgpu_marks_harvest(true) == 0) { /* what has ended may give credit back */
       tell_wait(&wait, pacer, now_ns, wait_ns);
       wait_for_rate(pacer, generation, smaller(wait_ns, PIECE_NS));
     }
-    vgpu_marks_harvest(true);
     now_ns = vgpu_now_ns();
   }
   end_wait(&wait, now_ns);
   launch->pacer = pacer;
-  /* The first launch may never end: whichever of them ends first says what they take. */
-  if (launch->ticket.blind && __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0) launch->ticket.sample = true;
+  if (launch->ticket.blind && __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0) go_by_guess(launch, cost);
 }
 
 /* Of a function that was hardly ever measured, no more launches go than can be measured: an estimate by one or two samples
@@ -157,7 +165,7 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
 static void wait_for_mark(const struct vgpu_cost *cost) {
   uint64_t pause_ns = PAUSE_MIN_NS;
   for (uint64_t waited_ns = 0; waited_ns < BUSY_PATIENCE_NS && vgpu_marks_are_exhausted(); waited_ns += pause_ns) {
-    if (vgpu_marks_are_held() || __atomic_load_n(&cost->samples, __ATOMIC_RELAXED) >= VGPU_COST_FRESH) return;
+    if (vgpu_is_held() || __atomic_load_n(&cost->samples, __ATOMIC_RELAXED) >= VGPU_COST_FRESH) return;
     nap(pause_ns);
     pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
     vgpu_marks_harvest(true);
@@ -165,11 +173,11 @@ static void wait_for_mark(const struct vgpu_cost *cost) {
 }
 
 void vgpu_launch_mark(struct vgpu_launch *launch, CUstream stream) {
-  vgpu_marks_harvest(false);
+  if (vgpu_marks_are_exhausted()) vgpu_marks_harvest(true);
   if (vgpu_marks_are_exhausted()) wait_for_mark(launch->ticket.cost);
   launch->stream = stream;
   launch->mark = vgpu_mark_begin(stream);
-  if (launch->ticket.first) launch->called_ns = vgpu_now_ns();
+  if (launch->mark) launch->called_ns = vgpu_now_ns();
 }
 
 __attribute__((noinline, cold)) void vgpu_launch_prepare(struct vgpu_launch *launch, const struct vgpu_device *device,
@@ -182,16 +190,29 @@ __attribute__((noinline, cold)) void vgpu_launch_prepare(struct vgpu_launch *lau
   if (launch->ticket.sample) vgpu_launch_mark(launch, stream);
 }
 
+/* The driver took the launch. True: it is being measured, and settled then. */
+static bool end_mark(const struct vgpu_launch *launch) {
+  struct vgpu_marked marked = {
+      .pacer = launch->pacer, .ticket = launch->ticket, .launched_ns = launch->called_ns, .extra_ns = launch->extra_ns};
+  if (launch->ticket.first) marked.called_ns = vgpu_now_ns() - launch->called_ns;
+  bool is_measured = vgpu_mark_end(launch->mark, launch->stream, &marked);
+  vgpu_marks_harvest(false); /* now that the GPU has something to do */
+  return is_measured;
+}
+
 __attribute__((noinline, cold)) void vgpu_launch_settle(struct vgpu_launch *launch, CUresult result) {
-  if (!launch->pacer) return;
+  struct vgpu_pacer *pacer = launch->pacer;
+  if (!pacer) return;
+  int64_t extra_ns = 0;
   if (result != CUDA_SUCCESS) {
     if (launch->mark) vgpu_mark_drop(launch->mark);
-    vgpu_pace_refused(launch->pacer, &launch->ticket);
-    return;
+    extra_ns = -(int64_t)launch->extra_ns;
+    vgpu_pace_refused(pacer, &launch->ticket);
+  } else if (!launch->mark || !end_mark(launch)) {
+    if (launch->ticket.first) extra_ns = (int64_t)vgpu_failure_ns(pacer, launch->ticket.cost);
+    vgpu_pace_unmeasured(pacer, &launch->ticket);
   }
-  uint64_t called_ns = launch->ticket.first ? vgpu_now_ns() - launch->called_ns : 0;
-  if (launch->mark && vgpu_mark_end(launch->mark, launch->stream, launch->pacer, &launch->ticket, called_ns)) return;
-  vgpu_pace_unmeasured(launch->pacer, &launch->ticket);
+  if (extra_ns != 0) vgpu_rate_correct(&pacer->rate, extra_ns);
 }
 
 void vgpu_launch_doubt(CUgraphExec graph) {
@@ -212,4 +233,5 @@ void vgpu_launches_forget(void) {
     if (cost->key) *cost = (struct vgpu_cost){.key = 0};
   }
   vgpu_launch_costs.last_resort = (struct vgpu_cost){.key = 0};
+  vgpu_failures_forget();
 }

@@ -27,15 +27,16 @@ struct vgpu_launch {
   struct vgpu_mark *mark;   /* it is being measured; NULL: it is not */
   struct vgpu_ticket ticket;
   CUstream stream;
-  uint64_t called_ns; /* when the driver was called, for a first launch */
+  uint64_t called_ns; /* when the driver was called, if it is being measured */
+  uint64_t extra_ns;  /* what was charged beside the ticket */
 };
 
 /* The device that `stream` is on, asked of the driver: graphs and kernels of libraries run in the context of the stream,
  * whatever the current one is. NULL: the driver cannot say. */
 struct vgpu_device *vgpu_launch_device_slow(CUstream stream);
 
-/* The device of a launch on `stream`. NULL: it is not limited, or it only goes into a
- * capture, or there is no context and the driver says so. */
+/* The device of a launch on `stream`. NULL: it is not limited, or it only goes into a capture, or there is no context and
+ * the driver says so. */
 static inline struct vgpu_device *vgpu_launch_device(CUstream stream) {
   if (!vgpu_is_limiting()) return NULL;
   vgpu_check_fork();
@@ -46,7 +47,7 @@ static inline struct vgpu_device *vgpu_launch_device(CUstream stream) {
 }
 
 /* Buys GPU time, waiting as long as it takes. `named`: whose name tells whether it is a collective; NULL for a graph. */
-void vgpu_launch_admit(struct vgpu_launch *launch, const struct vgpu_device *device, struct vgpu_cost *cost,
+void vgpu_launch_admit(struct vgpu_launch *launch, struct vgpu_device *device, struct vgpu_cost *cost,
                        CUfunction named);
 
 /* Begins to measure a launch whose ticket says so, if that can be done. */
@@ -61,6 +62,7 @@ static inline void vgpu_launch_begin(struct vgpu_launch *launch, struct vgpu_dev
                                      const void *function, uint64_t blocks, uint32_t threads, CUstream stream) {
   struct vgpu_cost *cost = vgpu_cost_find(&vgpu_launch_costs, function, blocks, threads);
   launch->mark = NULL;
+  launch->extra_ns = 0;
   launch->ticket.blind = false;
   launch->pacer = &device->pacers[0];
   if (__builtin_expect(!vgpu_pace_quick(launch->pacer, cost, &launch->ticket), 0)) {

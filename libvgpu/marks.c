@@ -8,20 +8,19 @@
 
 #include "claim.h"
 #include "clock.h"
-#include "core/sys.h"
+#include "failures.h"
+#include "holds.h"
 #include "modules.h"
+#include "state.h"
 #include "table.h"
 
 enum {
-  NO_MODE = -1,
   NEGLIGIBLE_PART = 16, /* a call that took less than this part of the time measured changes little about it */
   MARKS = 64,           /* launches that are measured at the same time */
   LOOK_AT = 8,          /* pairs that one look asks for */
-  NOT_READY_ENOUGH = 2, /* and after so many that are not done, it stops */
-  HOLD_SPINS = 10000    /* yields; a thread that never leaves (cancelled, left by longjmp) is not waited for longer */
+  NOT_READY_ENOUGH = 2  /* and after so many that are not done, it stops */
 };
 
-#define LONG_HOLD_NS ((uint64_t)200000000)
 #define LOADING_NS ((uint64_t)200000) /* a launch whose call takes longer than this has loaded code */
 
 enum { FREE, TAKEN, UNDER_WAY };
@@ -30,64 +29,12 @@ struct vgpu_mark {
   uint32_t state;    /* atomic */
   CUcontext context; /* that the events belong to; NULL: there are none yet. Atomic */
   CUevent begin, end;
-  struct vgpu_pacer *pacer;
-  struct vgpu_ticket ticket;
-  uint64_t called_ns;
+  struct vgpu_marked marked;
 };
 
 static struct vgpu_mark marks[MARKS];
 uint32_t vgpu_marks_under_way;
-static uint32_t next_look;     /* atomic; where the next look begins */
-static uint32_t holds;         /* atomic */
-static uint64_t held_since_ns; /* atomic; since when there has been one */
-static uint32_t inside;        /* atomic; threads of ours in a driver call that a capture must not meet */
-
-/* Whether the driver lets a thread say that its calls are not to spoil anybody's capture, and it is time for that: most
- * captures are over soon, and see nothing of us at all. */
-static bool is_long_hold(void) {
-  return VGPU_REAL(cuThreadExchangeStreamCaptureMode) &&
-         vgpu_now_ns() - __atomic_load_n(&held_since_ns, __ATOMIC_RELAXED) > LONG_HOLD_NS;
-}
-
-bool vgpu_marks_are_held(void) {
-  return __atomic_load_n(&holds, __ATOMIC_RELAXED) != 0 && !is_long_hold();
-}
-
-static void exchange_mode(int *mode) {
-  __typeof__(&cuThreadExchangeStreamCaptureMode) exchange = VGPU_REAL(cuThreadExchangeStreamCaptureMode);
-  if (*mode != NO_MODE && exchange) exchange(mode);
-}
-
-/* Before a driver call that a capture must not meet. Either this sees the hold, or the holder sees us and waits. *mode is
- * for leave. */
-static bool enter(int *mode) {
-  *mode = NO_MODE;
-  __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&holds, __ATOMIC_SEQ_CST) == 0) return true;
-  if (is_long_hold()) {
-    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    exchange_mode(mode);
-    return true;
-  }
-  __atomic_sub_fetch(&inside, 1, __ATOMIC_RELEASE);
-  return false;
-}
-
-static void leave(int mode) {
-  exchange_mode(&mode);
-  __atomic_sub_fetch(&inside, 1, __ATOMIC_RELEASE);
-}
-
-void vgpu_marks_hold(void) {
-  if (__atomic_load_n(&holds, __ATOMIC_RELAXED) == 0) __atomic_store_n(&held_since_ns, vgpu_now_ns(), __ATOMIC_RELAXED);
-  __atomic_add_fetch(&holds, 1, __ATOMIC_SEQ_CST);
-  for (int i = 0; i < HOLD_SPINS && __atomic_load_n(&inside, __ATOMIC_SEQ_CST) != 0; i++)
-    vgpu_sys_sched_yield();
-}
-
-void vgpu_marks_release(void) {
-  __atomic_sub_fetch(&holds, 1, __ATOMIC_RELEASE);
-}
+static uint32_t next_look; /* atomic; where the next look begins */
 
 static bool take(struct vgpu_mark *mark, uint32_t from) {
   return __atomic_load_n(&mark->state, __ATOMIC_RELAXED) == from &&
@@ -120,10 +67,10 @@ static void drop_events(struct vgpu_mark *mark, bool destroy) {
   CUcontext context = context_of(mark);
   int mode;
   __atomic_store_n(&mark->context, NULL, __ATOMIC_RELAXED);
-  if (!destroy || !context || !real || !enter(&mode)) return;
+  if (!destroy || !context || !real || !vgpu_hold_enter(&mode)) return;
   real(mark->begin);
   real(mark->end);
-  leave(mode);
+  vgpu_hold_leave(mode);
 }
 
 static bool create_events(struct vgpu_mark *mark, CUcontext context) {
@@ -131,31 +78,75 @@ static bool create_events(struct vgpu_mark *mark, CUcontext context) {
   __typeof__(&cuEventDestroy_v2) destroy = VGPU_REAL(cuEventDestroy_v2);
   bool is_made = false;
   int mode;
-  if (!create || !destroy || !enter(&mode)) return false;
+  if (!create || !destroy || !vgpu_hold_enter(&mode)) return false;
   if (create(&mark->begin, 0) == CUDA_SUCCESS) {
     is_made = create(&mark->end, 0) == CUDA_SUCCESS;
     if (!is_made) destroy(mark->begin);
   }
-  leave(mode);
+  vgpu_hold_leave(mode);
   if (is_made) __atomic_store_n(&mark->context, context, __ATOMIC_RELAXED);
   return is_made;
 }
 
 static bool record(CUevent event, CUstream stream) {
   __typeof__(&cuEventRecord) real = VGPU_REAL(cuEventRecord);
-  return real && !vgpu_marks_are_held() && real(event, stream) == CUDA_SUCCESS;
+  return real && !vgpu_is_held() && real(event, stream) == CUDA_SUCCESS;
 }
 
-/* What ended before the program did is paid for; of what is still running, nobody will know. */
+/* Takes the pairs in `from` that are of this context; NULL: of any. */
+static uint64_t take_all(uint32_t from, CUcontext context) {
+  uint64_t taken = 0;
+  for (int i = 0; i < MARKS; i++) {
+    bool is_it = !context || context_of(&marks[i]) == context;
+    if (is_it && take(&marks[i], from)) taken |= (uint64_t)1 << i;
+  }
+  return taken;
+}
+
+static void put_all_back(uint64_t taken, uint32_t state) {
+  for (; taken != 0; taken &= taken - 1)
+    put_back(&marks[__builtin_ctzll(taken)], state);
+}
+
+/* Those of `taken` that one pacer was charged for are settled by what was charged, and if their charges were to be put
+ * right, by the time since the first of these was launched if that is more: the GPU took no longer for all of them.
+ * Returns the others. */
+static uint64_t settle_one_pacer(uint64_t taken, uint64_t now_ns) {
+  struct vgpu_pacer *pacer = marks[__builtin_ctzll(taken)].marked.pacer;
+  uint64_t others = 0, since_ns = now_ns, charged_ns = 0;
+  for (; taken != 0; taken &= taken - 1) {
+    const struct vgpu_marked *marked = &marks[__builtin_ctzll(taken)].marked;
+    if (marked->pacer != pacer) {
+      others |= taken & -taken;
+      continue;
+    }
+    if (marked->ticket.settle) {
+      if (marked->launched_ns < since_ns) since_ns = marked->launched_ns;
+      charged_ns += marked->ticket.charged_ns;
+    }
+    __atomic_sub_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
+    vgpu_pace_unmeasured(pacer, &marked->ticket);
+  }
+  uint64_t took_ns = now_ns - since_ns < VGPU_COST_MAX_NS ? now_ns - since_ns : VGPU_COST_MAX_NS;
+  if (took_ns > charged_ns) vgpu_rate_correct(&pacer->rate, (int64_t)(took_ns - charged_ns));
+  return others;
+}
+
+static void settle_by_clock(uint64_t taken) {
+  uint64_t now_ns = taken != 0 ? vgpu_now_ns() : 0;
+  while (taken != 0)
+    taken = settle_one_pacer(taken, now_ns);
+}
+
+/* What ended before the program did is paid for; of what is still running, nobody will know. A forked child has inherited
+ * this, and the marks, of its parent. */
 static void settle_at_exit(void *unused) {
   (void)unused;
+  if (vgpu_is_forked()) return;
   vgpu_marks_harvest(true);
-  for (int i = 0; i < MARKS; i++) {
-    if (!take(&marks[i], UNDER_WAY)) continue;
-    vgpu_pace_unmeasured(marks[i].pacer, &marks[i].ticket);
-    __atomic_sub_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
-    put_back(&marks[i], FREE);
-  }
+  uint64_t taken = take_all(UNDER_WAY, NULL);
+  settle_by_clock(taken);
+  put_all_back(taken, FREE);
 }
 
 /* libc's own list: we have no destructor, and the driver's come after what was registered after them. */
@@ -186,7 +177,7 @@ static struct vgpu_mark *begin(CUstream stream) {
 }
 
 struct vgpu_mark *vgpu_mark_begin(CUstream stream) {
-  if (vgpu_marks_are_held()) return NULL;
+  if (vgpu_is_held()) return NULL;
   register_exit();
   bool is_pushed = vgpu_push_context_of(stream);
   struct vgpu_mark *mark = begin(stream);
@@ -198,11 +189,8 @@ void vgpu_mark_drop(struct vgpu_mark *mark) {
   put_back(mark, FREE);
 }
 
-bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket,
-                   uint64_t called_ns) {
-  mark->pacer = pacer;
-  mark->ticket = *ticket;
-  mark->called_ns = called_ns;
+bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, const struct vgpu_marked *marked) {
+  mark->marked = *marked;
   bool is_pushed = vgpu_push_context_of(stream), is_recorded = record(mark->end, stream);
   if (is_pushed) vgpu_pop_context();
   if (is_recorded) __atomic_add_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
@@ -214,15 +202,14 @@ bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *p
  * then it is paid for, once, what the GPU did for certain, a guess at least, and the next launch is the first one again.
  * (A call that took longer than the time between the events waited for its place in the queue, and that time is true.)
  * False: the time is to be learnt. */
-static bool is_unclean(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t elapsed_ns,
-                       uint64_t called_ns) {
+static bool is_unclean(const struct vgpu_marked *marked, uint64_t elapsed_ns) {
+  uint64_t called_ns = marked->called_ns;
   if (called_ns <= LOADING_NS || called_ns > elapsed_ns || called_ns < elapsed_ns / NEGLIGIBLE_PART) return false;
-  uint32_t flags = __atomic_fetch_or(&ticket->cost->flags, VGPU_COST_UNCLEAN, __ATOMIC_RELAXED);
+  uint32_t flags = __atomic_fetch_or(&marked->ticket.cost->flags, VGPU_COST_UNCLEAN, __ATOMIC_RELAXED);
   if (flags & VGPU_COST_UNCLEAN) return false;
   uint64_t least = elapsed_ns < VGPU_COST_GUESS_NS ? elapsed_ns : VGPU_COST_GUESS_NS;
   uint64_t certain = elapsed_ns - called_ns;
-  vgpu_cost_give_up(ticket->cost);
-  vgpu_rate_correct(&pacer->rate, (int64_t)(certain > least ? certain : least));
+  vgpu_pace_unlearnt(marked->pacer, &marked->ticket, certain > least ? certain : least);
   return true;
 }
 
@@ -232,11 +219,25 @@ static CUresult look(const struct vgpu_mark *mark, float *milliseconds) {
   __typeof__(&cuEventElapsedTime) elapsed = VGPU_REAL(cuEventElapsedTime);
   if (!query || !elapsed) return CUDA_ERROR_NOT_INITIALIZED;
   int mode;
-  if (!enter(&mode)) return CUDA_ERROR_NOT_READY;
+  if (!vgpu_hold_enter(&mode)) return CUDA_ERROR_NOT_READY;
   CUresult result = query(mark->end);
   if (result == CUDA_SUCCESS) result = elapsed(milliseconds, mark->begin, mark->end);
-  leave(mode);
+  vgpu_hold_leave(mode);
   return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_ERROR_NOT_READY : result; /* no context is current here */
+}
+
+static void settle_measured(const struct vgpu_marked *marked, uint64_t elapsed_ns) {
+  vgpu_failures_end(marked->ticket.cost);
+  if (marked->extra_ns != 0) vgpu_rate_correct(&marked->pacer->rate, -(int64_t)marked->extra_ns);
+  if (!is_unclean(marked, elapsed_ns)) vgpu_pace_measured(marked->pacer, &marked->ticket, elapsed_ns);
+}
+
+/* Nobody will know what the launch took. */
+static void settle_failed(const struct vgpu_mark *mark) {
+  const struct vgpu_marked *marked = &mark->marked;
+  uint64_t extra_ns = marked->ticket.first ? vgpu_failure_ns(marked->pacer, marked->ticket.cost) : 0;
+  settle_by_clock((uint64_t)1 << (mark - marks));
+  if (extra_ns != 0) vgpu_rate_correct(&marked->pacer->rate, (int64_t)extra_ns);
 }
 
 /* Looks at one pair that is under way. False: it is not done. */
@@ -247,24 +248,24 @@ static bool harvest(struct vgpu_mark *mark) {
     put_back(mark, UNDER_WAY);
     return false;
   }
-  struct vgpu_ticket ticket = mark->ticket;
-  struct vgpu_pacer *pacer = mark->pacer;
-  uint64_t called_ns = mark->called_ns;
-  if (result != CUDA_SUCCESS) drop_events(mark, false); /* whatever is wrong with them, others may do better */
-  __atomic_sub_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
-  put_back(mark, FREE);
-  uint64_t elapsed_ns = milliseconds > 0 ? (uint64_t)((double)milliseconds * 1e6) : 0;
   if (result == CUDA_SUCCESS && milliseconds >= 0) {
-    if (!is_unclean(pacer, &ticket, elapsed_ns, called_ns)) vgpu_pace_measured(pacer, &ticket, elapsed_ns);
+    struct vgpu_marked marked = mark->marked;
+    __atomic_sub_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
+    put_back(mark, FREE);
+    settle_measured(&marked, (uint64_t)((double)milliseconds * 1e6));
   } else {
-    vgpu_pace_unmeasured(pacer, &ticket);
+    drop_events(mark, false); /* whatever is wrong with them, others may do better */
+    settle_failed(mark);
+    put_back(mark, FREE);
   }
   return true;
 }
 
 unsigned vgpu_marks_harvest(bool all) {
   unsigned done = 0, asked = 0, not_ready = 0;
-  if (__atomic_load_n(&vgpu_marks_under_way, __ATOMIC_RELAXED) == 0 || vgpu_marks_are_held()) return 0;
+  if (__atomic_load_n(&vgpu_marks_under_way, __ATOMIC_RELAXED) == 0) return 0;
+  vgpu_check_fork();
+  if (vgpu_is_held()) return 0;
   uint32_t first = __atomic_load_n(&next_look, __ATOMIC_RELAXED);
   for (uint32_t i = 0; i < MARKS; i++) {
     struct vgpu_mark *mark = &marks[(first + i) % MARKS];
@@ -279,25 +280,27 @@ unsigned vgpu_marks_harvest(bool all) {
   return done;
 }
 
-void vgpu_marks_forget_context(CUcontext context) {
-  for (int i = 0; i < MARKS; i++) {
-    struct vgpu_mark *mark = &marks[i];
-    if (context_of(mark) != context) continue;
-    if (take(mark, UNDER_WAY)) {
-      __atomic_sub_fetch(&vgpu_marks_under_way, 1, __ATOMIC_RELAXED);
-      vgpu_pace_unmeasured(mark->pacer, &mark->ticket);
-    } else if (!take(mark, FREE)) {
-      continue; /* a thread launches in a context that another one ends: theirs to answer for */
-    }
-    drop_events(mark, true);
-    put_back(mark, FREE);
-  }
+/* (What a thread has that launches in a context while another one ends it is theirs to answer for.) */
+struct vgpu_parked vgpu_marks_park(CUcontext context) {
+  vgpu_marks_harvest(true);
+  return (struct vgpu_parked){take_all(UNDER_WAY, context), take_all(FREE, context)};
+}
+
+void vgpu_marks_resume(struct vgpu_parked parked) {
+  put_all_back(parked.under_way, UNDER_WAY);
+  put_all_back(parked.idle, FREE);
+}
+
+void vgpu_marks_end_context(struct vgpu_parked parked) {
+  uint64_t all = parked.under_way | parked.idle;
+  settle_by_clock(parked.under_way);
+  for (uint64_t left = all; left != 0; left &= left - 1)
+    drop_events(&marks[__builtin_ctzll(left)], false);
+  put_all_back(all, FREE);
 }
 
 void vgpu_marks_forget(void) {
   for (int i = 0; i < MARKS; i++)
     marks[i] = (struct vgpu_mark){.state = FREE};
   vgpu_marks_under_way = 0;
-  holds = 0;
-  inside = 0;
 }

@@ -5,9 +5,7 @@
  * later. Nobody ever waits for one.
  *
  * The driver calls made here are those that are harmless for the program: creating, recording and asking events of
- * our own. While a stream captures, even those could spoil the capture, so none is made (vgpu_marks_hold): a capture that
- * is held open for long excepted, from which on the driver is told that they are to spoil nothing. An error means that
- * there is no measurement, and goes nowhere.
+ * our own; none while something captures (holds.h). An error means that there is no measurement, and goes nowhere.
  */
 #ifndef VGPU_MARKS_H
 #define VGPU_MARKS_H
@@ -25,11 +23,18 @@ extern uint32_t vgpu_marks_under_way;
 /* Records the first event of a pair on `stream`. NULL: this launch cannot be measured. */
 struct vgpu_mark *vgpu_mark_begin(CUstream stream);
 
+/* A launch that was measured as far as its second event. */
+struct vgpu_marked {
+  struct vgpu_pacer *pacer;
+  struct vgpu_ticket ticket;
+  uint64_t launched_ns; /* before the driver's call */
+  uint64_t called_ns;   /* how long the call took, for a first launch, else 0 */
+  uint64_t extra_ns;    /* what was charged beside the ticket; given back when the launch is measured */
+};
+
 /* The launch went well: records the second event; the ticket's cost is learnt once the GPU has passed it, at the latest when
- * the program exits. `called_ns`: how long the driver's call took, for a first launch, else 0. False: it could not be
- * recorded, and the caller settles the ticket. */
-bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket,
-                   uint64_t called_ns);
+ * the program exits. False: it could not be recorded, and the caller settles the ticket. */
+bool vgpu_mark_end(struct vgpu_mark *mark, CUstream stream, const struct vgpu_marked *marked);
 
 /* The launch failed: the pair is free again. */
 void vgpu_mark_drop(struct vgpu_mark *mark);
@@ -40,16 +45,19 @@ unsigned vgpu_marks_harvest(bool all);
 /* Whether as many launches are being measured as can be at a time. */
 bool vgpu_marks_are_exhausted(void);
 
-/* Whether none may be made or asked about now. */
-bool vgpu_marks_are_held(void);
+/* Pairs of one context, bit by pair. */
+struct vgpu_parked {
+  uint64_t under_way, idle;
+};
 
-/* From the return of the first until the second, no driver call is made here, for 200 ms at least, and in no
- * way that spoils a capture afterwards. Holds nest, over threads too. */
-void vgpu_marks_hold(void);
-void vgpu_marks_release(void);
+/* The context may be about to end, and its events with it: until one of the other two is called, nobody touches them. */
+struct vgpu_parked vgpu_marks_park(CUcontext context);
 
-/* The context is about to end, and its events with it. */
-void vgpu_marks_forget_context(CUcontext context);
+/* It has not ended. */
+void vgpu_marks_resume(struct vgpu_parked parked);
+
+/* It has ended. The launches that were not measured yet are paid for by the clock: from the first of them until now. */
+void vgpu_marks_end_context(struct vgpu_parked parked);
 
 /* In a forked child. */
 void vgpu_marks_forget(void);

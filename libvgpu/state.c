@@ -10,6 +10,7 @@
 #include "blocks.h"
 #include "capture.h"
 #include "clock.h"
+#include "holds.h"
 #include "core/sys.h"
 #include "launches.h"
 #include "limits.h"
@@ -113,6 +114,7 @@ static void forget_launches(void) {
   filling = 0; /* another thread of the parent may have been inside */
   vgpu_clock_forget();
   vgpu_marks_forget();
+  vgpu_holds_forget();
   vgpu_capture_forget();
   vgpu_names_forget();
   vgpu_launches_forget();

@@ -77,12 +77,15 @@ extern uint32_t *vgpu_fork_canary;
 void vgpu_after_fork(void);
 bool vgpu_is_forked_slow(void);
 
+/* Whether this is such a child: its tables are the parent's. */
+static inline bool vgpu_is_forked(void) {
+  uint32_t *canary = vgpu_fork_canary;
+  return canary ? __atomic_load_n(canary, __ATOMIC_RELAXED) != 1 : vgpu_is_forked_slow();
+}
+
 /* Empties the tables that a forked child inherited: what they say is the parent's. */
 static inline void vgpu_check_fork(void) {
-  uint32_t *canary = vgpu_fork_canary;
-  if (__builtin_expect(canary ? __atomic_load_n(canary, __ATOMIC_RELAXED) != 1 : vgpu_is_forked_slow(), 0)) {
-    vgpu_after_fork();
-  }
+  if (__builtin_expect(vgpu_is_forked(), 0)) vgpu_after_fork();
 }
 
 /* The device of ordinal `ordinal`, which the driver knows; NULL with *why set when the driver cannot say. */

@@ -55,6 +55,11 @@ logged "collectives" counts collectives 30
 logged "collectives of an older driver" counts collectives 30 FAKE_OLD_DRIVER=1
 logged "kernels of libraries" counts kernels 30
 logged "code that is loaded at the first launch" counts loading 30
+logged "contexts that end" endings contexts 30
+logged "what ends with its context" endings last 30
+logged "a driver that cannot measure" endings failing 30
+logged "launches that never end" endings blocked 30
+logged "children that end" endings children 30
 pages "$work/usual" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),99
 run "the usual launch" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_PRELOAD="$work/usual/libvgpu.so" \
   "$bin/counts" usual

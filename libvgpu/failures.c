@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The vgpud Authors
+ *
+ * failures.c - contract in failures.h. A count beside each entry of the table of costs; counts are lost when threads race.
+ */
+#include "failures.h"
+
+#include "launches.h"
+
+enum { MOST_DOUBLINGS = 10 };
+
+/* In a row, by the entry's place in the table; the last one is that of last resort. Atomic. */
+static uint8_t counts[VGPU_COST_ENTRIES + 1];
+
+static uint8_t *count_of(const struct vgpu_cost *cost) {
+  bool is_last = cost == &vgpu_launch_costs.last_resort;
+  return &counts[is_last ? VGPU_COST_ENTRIES : cost - vgpu_launch_costs.entries];
+}
+
+uint64_t vgpu_failure_ns(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost) {
+  if (__atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) != 0 || vgpu_rate_is_open(&pacer->rate)) return 0;
+  uint8_t *count = count_of(cost), before = __atomic_load_n(count, __ATOMIC_RELAXED);
+  if (before < MOST_DOUBLINGS) __atomic_store_n(count, (uint8_t)(before + 1), __ATOMIC_RELAXED);
+  return (VGPU_COST_GUESS_NS << before) - VGPU_COST_GUESS_NS;
+}
+
+void vgpu_failures_end(const struct vgpu_cost *cost) {
+  uint8_t *count = count_of(cost);
+  if (__atomic_load_n(count, __ATOMIC_RELAXED) != 0) __atomic_store_n(count, (uint8_t)0, __ATOMIC_RELAXED);
+}
+
+void vgpu_failures_forget(void) {
+  for (int i = 0; i <= VGPU_COST_ENTRIES; i++)
+    counts[i] = 0;
+}
