@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Computebench measures how exactly shares of GPU time are held: the acceptance table, with the shipped limiter and the
+// Command computebench measures how exactly shares of GPU time are held: the acceptance table, with the shipped limiter and the
 // shipped steering, on a model of cards in virtual time and on the simulated GPU in real time. Two other laws run the
 // same rows for comparison. docs/benchmarks/compute.md tells more; --help lists what can be chosen.
 package main

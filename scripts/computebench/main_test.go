@@ -71,6 +71,20 @@ func TestRowsAreSound(t *testing.T) {
 	}
 }
 
+// TestCollectiveAlone: what slowdowns are reckoned against is what the model does without a share.
+func TestCollectiveAlone(t *testing.T) {
+	for _, r := range allRows() {
+		if r.criteria.Slowdown == nil {
+			continue
+		}
+		r.scene.Tenants[0].Mode = scene.Uncapped
+		result := runOneVirtual(r, runKind{kindOurs, lawOurs, clockVirtual}, &bytes.Buffer{})
+		if got := *result.Figures.Slowdown; got < 0.999 || got > 1.001 {
+			t.Errorf("%s: slowdown of %v without a share", r.id, got)
+		}
+	}
+}
+
 // TestResults: what is written can be read again, and a later run of some rows keeps the others.
 func TestResults(t *testing.T) {
 	dir := t.TempDir()
@@ -114,7 +128,7 @@ func TestExitCodes(t *testing.T) {
 	if code := mainCode([]string{"--row", "("}, &out, &errors); code != 2 {
 		t.Errorf("a pattern that is none: code %d, want 2", code)
 	}
-	failed := row{id: "X", criteria: scene.Criteria{Means: []scene.Span{whole(s, 50)}, MeanError: scene.At(1)}, scene: scene.Scene{Length: s}}
+	failed := row{id: "X", criteria: scene.Criteria{Means: []scene.Span{whole(s, 50)}, MeanError: new(1.0)}, scene: scene.Scene{Length: s}}
 	if r := failed.record(kindOurs, lawOurs, clockVirtual, scene.Outcome{Tenants: make([]scene.Track, 1)}); r.Pass {
 		t.Error("a row that misses its target passes")
 	}

@@ -33,6 +33,9 @@ const (
 
 // shortened is the row as it is run in real time. Times are scaled, but scenes with phases are cut.
 func (r row) shortened() row {
+	if r.whole {
+		return r
+	}
 	full := r.scene.Length
 	phases := slices.ContainsFunc(r.scene.Tenants, func(t scene.Tenant) bool { return t.Load.On > 0 })
 	scale := func(at time.Duration) time.Duration {
@@ -129,7 +132,7 @@ func loadAverage() *float64 {
 	if _, err := fmt.Sscan(string(text), &load); err != nil {
 		return nil
 	}
-	return scene.At(load)
+	return new(load)
 }
 
 func runOneReal(ctx context.Context, r row, build string) record {
@@ -155,7 +158,7 @@ func runOneReal(ctx context.Context, r row, build string) record {
 		apart = max(apart, math.Abs(here[i]-there[i]))
 	}
 	result.Load = loadAverage()
-	result.Figures.AgainstVirtual = scene.At(math.Round(apart*1000) / 1000)
+	result.Figures.AgainstVirtual = new(math.Round(apart*1000) / 1000)
 	result.Target += fmt.Sprintf(", within %g point of the model", agreeWithin)
 	if apart > agreeWithin {
 		result.Missed = append(result.Missed, fmt.Sprintf("%.3g points from the model", apart))

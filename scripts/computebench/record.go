@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/vgpud/vgpud/scripts/computebench/scene"
 )
@@ -53,11 +54,13 @@ func (r record) line() string {
 	if r.err != nil {
 		return fmt.Sprintf("%-4s %-7s %-12s %-18s %v", verdict, r.Clock, r.Law, r.Row, r.err)
 	}
-	text := fmt.Sprintf("%-4s %-7s %-12s %-18s %v of %v", verdict, r.Clock, r.Law, r.Row, r.Figures.Shares, r.Figures.Targets)
+	var text strings.Builder
+	fmt.Fprintf(&text, "%-4s %-7s %-12s %-18s %v of %v", verdict, r.Clock, r.Law, r.Row, r.Figures.Shares, r.Figures.Targets)
 	for _, f := range r.Figures.Named() {
-		text += fmt.Sprintf("  %s %.4g", f.Name, f.Value)
+		fmt.Fprintf(&text, "  %s %.4g", f.Name, f.Value)
 	}
-	return text + fmt.Sprintf("  (%.1f s)", r.outcome.Took.Seconds())
+	fmt.Fprintf(&text, "  (%.1f s)", r.outcome.Took.Seconds())
+	return text.String()
 }
 
 // key orders and identifies records.

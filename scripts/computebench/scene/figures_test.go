@@ -65,7 +65,7 @@ func TestReach(t *testing.T) {
 func TestJudge(t *testing.T) {
 	o := Outcome{Tenants: []Track{trackOf(10*time.Second, func(time.Duration) float64 { return 0.32 })}, Claims: make([]Claims, 1)}
 	o.Card = o.Tenants[0]
-	c := Criteria{Means: []Span{{From: 0, To: 10 * time.Second, Targets: []float64{0.3}}}, MeanError: At(1), P95: At(3), Busy: At(97)}
+	c := Criteria{Means: []Span{{From: 0, To: 10 * time.Second, Targets: []float64{0.3}}}, MeanError: new(1.0), P95: new(3.0), Busy: new(97.0)}
 	f, missed := c.Judge(o, Scene{})
 	if len(missed) != 2 {
 		t.Errorf("missed %v, want mean error and busy", missed)

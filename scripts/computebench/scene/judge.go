@@ -33,9 +33,6 @@ type Criteria struct {
 	Alone     time.Duration
 }
 
-// At makes a limit.
-func At(value float64) *float64 { return &value }
-
 // check is one figure and its limit.
 type check struct {
 	name, unit string
@@ -108,7 +105,7 @@ func (c Criteria) Judge(o Outcome, s Scene) (f Figures, missed []string) {
 			continue
 		}
 		value := check.measure()
-		*check.figure = At(math.Round(value*1e5) / 1e5)
+		*check.figure = new(math.Round(value*1e5) / 1e5)
 		if check.limit == nil {
 			continue
 		}

@@ -32,7 +32,6 @@ type ours struct {
 	pacers  []*limiter.Pacer
 	changed []*signal // by card: a new rate is in force
 	pairs   []pair    // launches that are being measured
-	look    int       // where the next look at them begins
 }
 
 // pair is the two marks around a launch.

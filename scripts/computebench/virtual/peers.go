@@ -8,6 +8,7 @@ package virtual
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/vgpud/vgpud/scripts/computebench/scene"
@@ -30,11 +31,9 @@ type bucket interface {
 
 func (p *peer) launch(t *thread, _ *caller, card, stream int, l launch) {
 	waited := t.world.now
-	for _, path := range p.unseen {
-		if l.path == path {
-			t.submit(p.process.contexts[card], stream, l)
-			return
-		}
+	if slices.Contains(p.unseen, l.path) {
+		t.submit(p.process.contexts[card], stream, l)
+		return
 	}
 	for !p.process.dead && !p.buckets[card].take(l) {
 		t.until(t.world.now + deniedSleep + t.world.late())
