@@ -59,6 +59,7 @@ logged "contexts that end" endings contexts 30
 logged "what ends with its context" endings last 30
 logged "a driver that cannot measure" endings failing 30
 logged "launches that never end" endings blocked 30
+logged "a first launch that never ends" endings blocked-first 30
 logged "children that end" endings children 30
 pages "$work/usual" k1 GPU-a0000000-0000-0000-0000-000000000000=$((1000 * MIB)),99
 run "the usual launch" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_PRELOAD="$work/usual/libvgpu.so" \
