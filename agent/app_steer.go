@@ -45,7 +45,7 @@ type steerer struct {
 	state   decide.SteerState
 	now     func() time.Duration // CLOCK_MONOTONIC
 
-	tenants    map[string]*tenant       // by key: the committed allocations whose GPU time is limited
+	tenants    map[string]*tenant       // by key: the committed allocations whose GPU time is limited; nil: never looked
 	revision   uint64                   // of the books, when tenants was made
 	made       uint64                   // pages made by then
 	retryAt    time.Duration            // when to try again what could not be opened; 0: nothing
@@ -68,7 +68,7 @@ type tenant struct {
 
 func newSteerer(books *ledger.Ledger, store *pageStore, samples *sampler, log *slog.Logger) *steerer {
 	return &steerer{log: log.With("component", "steer"), books: books, pages: store, samples: samples, policy: decide.DefaultSteerPolicy(),
-		now: limiter.MonotonicNow, tenants: map[string]*tenant{}, unmeasured: map[string]time.Duration{}}
+		now: limiter.MonotonicNow, unmeasured: map[string]time.Duration{}}
 }
 
 // isSteered says whether anything of an allocation's GPU time is limited.
@@ -126,8 +126,11 @@ func (s *steerer) view() metrics.Steering {
 // released.
 func (s *steerer) follow(now time.Duration) {
 	revision, made := s.books.Revision(), s.pages.made.Load()
-	if revision == s.revision && made == s.made && (s.retryAt == 0 || now < s.retryAt) {
+	if s.tenants != nil && revision == s.revision && made == s.made && (s.retryAt == 0 || now < s.retryAt) {
 		return
+	}
+	if s.tenants == nil {
+		s.tenants = map[string]*tenant{}
 	}
 	s.revision, s.made, s.retryAt = revision, made, 0
 	held := map[string]bool{}
