@@ -19,13 +19,16 @@ static CUcontext context_of(uint64_t pointer) {
 
 /* While the context lives, its driver still knows which blocks are its, and what has ended can still be measured. */
 static struct vgpu_parked prepare(CUcontext context) {
-  if (!vgpu_is_limiting()) return (struct vgpu_parked){0, 0};
   vgpu_check_fork();
   vgpu_blocks_learn_contexts(context_of);
   return vgpu_marks_park(context);
 }
 
-static void drop(CUcontext context, struct vgpu_parked parked) {
+static void settle(CUcontext context, struct vgpu_parked parked, bool has_ended) {
+  if (!has_ended) {
+    vgpu_marks_resume(parked);
+    return;
+  }
   vgpu_marks_end_context(parked);
   vgpu_capture_context_gone(context);
   vgpu_blocks_drop_context(context, vgpu_block_release);
@@ -34,13 +37,10 @@ static void drop(CUcontext context, struct vgpu_parked parked) {
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!vgpu_is_limiting()) return real(context);
   struct vgpu_parked parked = prepare(context);
   CUresult result = real(context);
-  if (result != CUDA_SUCCESS) {
-    vgpu_marks_resume(parked);
-  } else if (vgpu_is_limiting()) {
-    drop(context, parked);
-  }
+  settle(context, parked, result == CUDA_SUCCESS);
   return result;
 }
 
@@ -50,6 +50,17 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 
 CUresult cuCtxDestroy(CUcontext context) {
   return destroy(VGPU_REAL(cuCtxDestroy), context);
+}
+
+/* An old call: one user of the current context less. When it was the last one, the context is current no more. */
+CUresult cuCtxDetach(CUcontext context) {
+  __typeof__(&cuCtxDetach) real = VGPU_REAL(cuCtxDetach);
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!vgpu_is_limiting() || vgpu_current_context() != context) return real(context);
+  struct vgpu_parked parked = prepare(context);
+  CUresult result = real(context);
+  settle(context, parked, result == CUDA_SUCCESS && vgpu_current_context() != context);
+  return result;
 }
 
 static bool is_active(CUdevice device) {
@@ -78,11 +89,7 @@ static CUresult run(CUresult (*real)(CUdevice), CUdevice device, bool is_reset) 
   if (!context) return real(device);
   struct vgpu_parked parked = prepare(context);
   CUresult result = real(device);
-  if (result == CUDA_SUCCESS && (is_reset || !is_active(device))) {
-    drop(context, parked);
-  } else {
-    vgpu_marks_resume(parked);
-  }
+  settle(context, parked, result == CUDA_SUCCESS && (is_reset || !is_active(device)));
   return result;
 }
 

@@ -193,6 +193,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
 /* Hooked: ends of contexts. */
 CUresult cuCtxDestroy(CUcontext context);
 CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuCtxDetach(CUcontext context);
 CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxReset(CUdevice device);

@@ -146,6 +146,11 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuCtxDetach(CUcontext context) {
+  NOTE(NULL);
+  return context && context == fake_current ? cuCtxDestroy_v2(context) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
   NOTE(NULL);
   references[device]++;

@@ -19,6 +19,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal);
 CUresult cuDeviceGetName(char *name, int length, CUdevice device);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z);

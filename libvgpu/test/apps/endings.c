@@ -56,6 +56,9 @@ static void create_context(void) {
 static void destroy_context(void) {
   CHECK_EQUAL(cuCtxDestroy_v2(round_context), 0, "destroy");
 }
+static void detach_context(void) {
+  CHECK_EQUAL(cuCtxDetach(round_context), 0, "detach");
+}
 static void retain_context(void) {
   CHECK_EQUAL(cuDevicePrimaryCtxRetain(&round_context, 0), 0, "retain");
   CHECK_EQUAL(cuCtxSetCurrent(round_context), 0, "current");
@@ -74,6 +77,7 @@ static void destroy_nothing(void) {
 /* What ends with its context is paid for, and what does not is measured as ever. */
 static void test_last(void) {
   check_share(share_of_rounds(create_context, destroy_context), "contexts that are destroyed");
+  check_share(share_of_rounds(create_context, detach_context), "contexts that are detached");
   cuDevicePrimaryCtxReset_v2(0);
   check_share(share_of_rounds(retain_context, release_context), "contexts whose last user leaves");
   check_share(share_of_rounds(retain_context, reset_context), "contexts that are reset");

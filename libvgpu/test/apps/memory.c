@@ -188,6 +188,12 @@ static void test_contexts(void) {
     failed += cuCtxDestroy_v2(context) != CUDA_SUCCESS;
   }
   CHECK_EQUAL(failed, 0, "20 contexts with 400 MiB each, not freed");
+  CHECK_EQUAL(cuCtxCreate_v2(&context, 0, 0), 0, "create");
+  CHECK_EQUAL(cuMemAlloc_v2(&pointer, 200 * MIB), 0, "200 MiB");
+  CHECK_EQUAL(cuCtxAttach(&context, 0), 0, "a second user");
+  CHECK_EQUAL(cuCtxDetach(context), 0, "leaves");
+  CHECK_EQUAL(used_bytes(), 200 * MIB, "still there");
+  CHECK_EQUAL(cuCtxDetach(context), 0, "the first one, too");
   use_device(0);
   CHECK_EQUAL(used_bytes(), 0, "used at the end");
 }
