@@ -178,7 +178,9 @@ func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
 	}
 	c.foreign = min(1, foreign)
 	for _, m := range c.members {
+		m.usage.foreign = c.foreign > 0
 		if missed(m) {
+			m.usage = m.usage.miss(at)
 			continue
 		}
 		part := middle(min(1, busy[m.tenant.Key]))

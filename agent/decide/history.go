@@ -28,6 +28,7 @@ type moment struct {
 	at      time.Duration
 	charged time.Duration // estimated cost of all launches until then
 	granted time.Duration // integral of the rate in force until then
+	paid    time.Duration // what it was charged at the scales in force until then
 	// For how long the tenant was surely alone until then, and surely not.
 	company [mixed]time.Duration
 	open    time.Duration // of the charged, at most so much may not have run yet: the last large launch
@@ -39,18 +40,18 @@ type moment struct {
 // even. Nothing in it is changed once it is there: adding makes a new one.
 type history []moment
 
-// add appends what is known now, with the rate that was in force since the last moment, and the company.
+// add appends what is known now, with the rate and the scale that were in force since the last moment, and the company.
 // It begins anew when the charge was reset.
-func (h history) add(now, charged time.Duration, rate float64, company int) history {
+func (h history) add(now, charged time.Duration, rate, scale float64, company int) history {
 	if len(h) == 0 {
 		return history{{at: now, charged: charged, launch: now - historyKept}}
 	}
 	last := h[len(h)-1]
 	step, passed := charged-last.charged, now-last.at
 	if charged < h[0].charged || step > chargeBelieved || passed < 0 || passed > historyKept {
-		return history{{at: now, charged: charged, launch: now}}
+		return history{{at: now, charged: charged, launch: now, granted: last.granted, paid: last.paid}}
 	}
-	next := moment{at: now, charged: charged, granted: last.granted + scaled(passed, rate), launch: last.launch,
+	next := moment{at: now, charged: charged, granted: last.granted + scaled(passed, rate), paid: last.paid + scaled(step, scale), launch: last.launch,
 		company: last.company, open: max(0, last.open-passed/slowdown)}
 	if company != mixed {
 		next.company[company] += passed
@@ -89,7 +90,8 @@ func (h history) at(t time.Duration) (known moment, ok bool) {
 	}
 	a, b := h[i-1], h[i]
 	part := float64(t-a.at) / float64(b.at-a.at)
-	return moment{at: t, step: max(b.charged-a.charged, a.charged-b.charged), charged: a.charged + scaled(b.charged-a.charged, part), granted: a.granted + scaled(b.granted-a.granted, part),
+	return moment{at: t, step: max(b.charged-a.charged, a.charged-b.charged), charged: a.charged + scaled(b.charged-a.charged, part),
+		granted: a.granted + scaled(b.granted-a.granted, part), paid: a.paid + scaled(b.paid-a.paid, part),
 		company: [mixed]time.Duration{a.company[alone] + scaled(b.company[alone]-a.company[alone], part),
 			a.company[together] + scaled(b.company[together]-a.company[together], part)},
 		open: max(a.open, b.open), launch: min(b.launch, t)}, true

@@ -25,12 +25,13 @@ const (
 type program struct {
 	mode           monitor.ComputeMode
 	share, ceiling float64
-	kernel         time.Duration                               // how long its kernels run
-	jitter         float64                                     // by which part they differ
-	bias           func(now time.Duration, alone bool) float64 // estimated cost per true cost
-	runs           func(now time.Duration) bool                // nil: always
-	sync           bool                                        // it waits for each kernel
-	unreadable     func(now time.Duration) bool                // nil: never
+	kernel         time.Duration                                 // how long its kernels run
+	jitter         float64                                       // by which part they differ
+	bias           func(now time.Duration, alone bool) float64   // estimated cost per true cost
+	runs           func(now time.Duration) bool                  // nil: always
+	sync           bool                                          // it waits for each kernel
+	unreadable     func(now time.Duration) bool                  // nil: never
+	forge          func(now time.Duration, page *monitor.Tenant) // what it writes into its own page after each step
 
 	book    monitor.Tenant
 	line    time.Duration // what it is entitled to
@@ -99,6 +100,7 @@ func (l *loop) elapsed() time.Duration { return l.now - time.Hour }
 func (l *loop) admit(p *program) {
 	rate := float64(p.book.RatePPM) / ppm
 	p.line += scaled(loopStep, rate)
+	defer p.forged(l.elapsed())
 	if p.runs != nil && !p.runs(l.elapsed()) {
 		p.book.Debt = max(0, p.spent-p.line)
 		return
@@ -123,6 +125,13 @@ func (l *loop) admit(p *program) {
 		p.queued++
 	}
 	p.book.Debt = max(0, p.spent-p.line)
+}
+
+// forged writes into its page what it likes; what it bought and owes is kept elsewhere.
+func (p *program) forged(now time.Duration) {
+	if p.forge != nil {
+		p.forge(now, &p.book)
+	}
 }
 
 // alone says whether nobody else has work.

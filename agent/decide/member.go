@@ -75,7 +75,7 @@ func (m *member) observe(now time.Duration, policy SteerPolicy) {
 		passed = now - m.history[len(m.history)-1].at
 	}
 	m.readable = now
-	m.history = m.history.add(now, min(max(m.tenant.Charged, 0), math.MaxInt64/4), m.rate, m.surely)
+	m.history = m.history.add(now, min(max(m.tenant.Charged, 0), math.MaxInt64/4), m.rate, m.scaleInForce(), m.surely)
 	m.usage = m.usage.wait(now, m.tenant.Throttled, policy.HeldAfter)
 	m.activate(m.wantedWithin(policy.Active, now) || m.running() > 0, now)
 	m.expect(passed, now)
@@ -126,6 +126,9 @@ func (m *member) expect(passed, now time.Duration) {
 	}
 	fallen := m.want - m.share*float64(passed)/float64(wantFalls)
 	m.want = min(1, max(want, fallen))
+	if now-m.since >= overShareOver {
+		m.want = min(m.want, max(m.share, m.usage.most(now)))
+	}
 }
 
 // claim is what it has to be given of the GPU.
@@ -168,8 +171,10 @@ func (m *member) measure(r reading) {
 	if !ok || m.readable < r.at {
 		return
 	}
-	mk := mark{from: r.from, at: r.at, full: r.full, queued: r.queued, used: r.busy * span, foreign: r.foreign * span,
-		charged: (after.charged - before.charged).Seconds(), granted: granted}
+	mk := mark{from: r.from, at: r.at, told: m.readable, full: r.full, queued: r.queued, used: r.busy * span, foreign: r.foreign * span,
+		charged: (after.charged - before.charged).Seconds(), granted: granted, due: granted,
+		billFrom: (before.paid - before.granted).Seconds(), billAt: (after.paid - after.granted).Seconds()}
+	m.scale = m.scale.pause(before, m.rate)
 	mk.company = m.companyOf(before, after)
 	m.bound(&mk, r, before, after)
 	if r.known {
@@ -202,6 +207,7 @@ func (m *member) bound(mk *mark, r reading, before, after moment) {
 	ahead := burst.Seconds() * m.rate / current
 	mk.edgeFrom, mk.edgeAt = before.step.Seconds(), after.step.Seconds()
 	mk.openFrom, mk.openAt = before.open.Seconds()+ahead, after.open.Seconds()+ahead
+	mk.launch = max(mk.openFrom, mk.openAt)
 	mk.total = after.charged
 	if previous, joined := m.scale.before(r, before); joined {
 		mk.joined = true
@@ -215,6 +221,7 @@ func (m *member) bound(mk *mark, r reading, before, after moment) {
 	}
 	if after.launch > r.from {
 		launched, _ := m.history.at(after.launch)
+		mk.launch = max(mk.launch, launched.open.Seconds()+ahead)
 		mk.tail, mk.tailOpen = r.busy*(r.at-after.launch).Seconds(), launched.open.Seconds()
 	} else {
 		mk.tail += mk.used

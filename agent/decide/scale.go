@@ -25,6 +25,10 @@ import (
 // With company the estimates are biased otherwise than alone (other tenants' slices are in the measurements), so there are
 // two scales, and the right one is in force again as soon as a neighbour comes or goes.
 //
+// All that is charged comes from the container, which can write there what it likes; what was used and what was granted do
+// not. A tenant that was charged more than its line let it buy, and used more than it was granted, is not believed for a
+// minute: then its use alone sets its scale, so that it has what it is granted and pays back what it had more.
+//
 // No sample, no change: the last known scale stays the best one, for as long as it takes.
 
 // Bounds and times of the scale.
@@ -42,6 +46,9 @@ const (
 	hogFactor          = 1.5                    // the scale of who uses more than it is granted, and all there is, rises by this
 	hogMargin          = 1.02                   // where that is certain,
 	hogPause           = 500 * time.Millisecond // and after a pause that is longer by this each time in a row
+	boastOver          = time.Second            // nobody is charged more over so long than it was granted and one launch;
+	waryFor            = time.Minute            // who was, and used more, is not believed for so long
+	trimDown           = 0.9                    // its scale falls by that much in that time
 	marksFor           = 6 * time.Second        // shortest stretch that is kept,
 	marksMost          = time.Minute            // and the longest,
 	marksLaunches      = 25                     // so that it holds that many of the largest launch
@@ -58,7 +65,8 @@ const (
 // mark is one sample period of the driver as one tenant saw it. GPU times are in seconds.
 type mark struct {
 	from, at time.Duration
-	joined   bool // nothing was used or charged between the mark before and this one
+	told     time.Duration // when that was known
+	joined   bool          // nothing was used or charged between the mark before and this one
 	company  int
 	full     bool    // the GPU had no idle time
 	queued   bool    // the tenant had as much of it as one that always has work waiting
@@ -67,8 +75,13 @@ type mark struct {
 	charged  float64
 	total    time.Duration // charged until the end, ever
 	granted  float64
+	due      float64 // granted in the period
+	idle     float64 // granted before it, ever, while the tenant did nothing
+	// Charged, at the scales that were in force, less what was granted: ever, until `from` and until `at`.
+	billFrom, billAt float64
 	// What can be charged before `from` and be used after it, and the same for `at`.
 	openFrom, openAt float64
+	launch           float64 // the largest that can have been open at any time in it
 	// How far charged can be wrong because launches are seen in steps, at `from` and at `at`.
 	edgeFrom, edgeAt float64
 	// What can be used before and charged after. tail is what was used since the last charge, tailOpen what was open then.
@@ -83,6 +96,10 @@ type scale struct {
 	hogs   int                  // corrections in a row because it used all of the GPU
 	pure   time.Duration        // end of the last mark that was not mixed
 	rested time.Duration        // end of the last mark in which the tenant did nothing
+	// Until when the tenant's charges are not believed; and when they lowered its scale last, and from where at most.
+	wary, lowered time.Duration
+	peak          float64
+	idle          float64 // granted, ever, while the tenant did nothing
 }
 
 // inForce is the scale for this company. As long as nothing is known of it the estimates are right alone, and as wrong in
@@ -102,6 +119,7 @@ func (s scale) learn(m mark) scale {
 	if m.used == 0 && m.charged == 0 {
 		return s.rest(m)
 	}
+	m.idle = s.idle
 	s.marks = append(slices.Clip(slices.Clone(s.marks[s.outdated(m.at):])), m)
 	if m.company == mixed {
 		return s
@@ -124,6 +142,15 @@ func (s scale) before(next reading, start moment) (last mark, joined bool) {
 	return last, idle || next.joined && last.at == next.from
 }
 
+// pause takes in that there are no samples since the mark before, at a rate. If nothing was charged, or only at
+// the end of it, there was nothing to run.
+func (s scale) pause(start moment, rate float64) scale {
+	if n := len(s.marks); n > 0 && start.charged-s.marks[n-1].total <= start.open {
+		s.idle += max(0, rate*(start.at-max(s.marks[n-1].at, s.rested)).Seconds())
+	}
+	return s
+}
+
 // glimpse takes a mark in whose period may have begun earlier: it can only show that more was used than charged.
 func (s scale) glimpse(m mark) scale {
 	var seen window
@@ -140,6 +167,7 @@ func (s scale) glimpse(m mark) scale {
 // rest takes in a mark in which the tenant did nothing: what was charged before has been used before.
 func (s scale) rest(m mark) scale {
 	s.rested = m.at
+	s.idle += m.due
 	n := len(s.marks)
 	if n == 0 || s.marks[n-1].at != m.from || s.marks[n-1].openAt == 0 && s.marks[n-1].lateAt == 0 {
 		return s
@@ -170,7 +198,7 @@ func (s scale) outdated(now time.Duration) int {
 
 // correct judges all windows of one company that end with the last mark, which lasted span.
 func (s scale) correct(company int, span time.Duration) scale {
-	current := s.inForce(company)
+	current, now := s.inForce(company), s.marks[len(s.marks)-1].at
 	var widest evidence
 	var gathered window
 	for i := len(s.marks) - 1; i >= 0; i-- {
@@ -183,31 +211,77 @@ func (s scale) correct(company int, span time.Duration) scale {
 		}
 		gathered.add(m, i, current)
 		found := gathered.evidence()
+		if found.boasts(current) && (now < s.wary || found.exceeds(current)) {
+			return s.doubt(now).trim(company, found)
+		}
 		if found.hogged && found.hogs(current) && found.span >= time.Duration(s.hogs)*hogPause {
-			s.known[company], s.anchor[company] = bounded(current*hogFactor), s.marks[len(s.marks)-1].at
+			s.known[company], s.anchor[company] = bounded(current*hogFactor), now
 			s.hogs++
 			return s
 		}
-		if corrected, wrong := found.correction(current); wrong {
+		if corrected, wrong := found.correction(current); wrong && now >= s.wary {
 			s.known[company], s.anchor[company] = corrected, m.from
+			if corrected < current {
+				s = s.lower(current, now)
+			}
 			return s
 		}
 		widest = found
 	}
+	if now < s.wary {
+		return s.trim(company, widest)
+	}
 	s.known[company] = widest.approach(current, span)
+	return s
+}
+
+// lower notes that charges lowered the scale from what it was.
+func (s scale) lower(from float64, now time.Duration) scale {
+	if now-s.lowered > waryFor {
+		s.peak = 0
+	}
+	s.peak, s.lowered = max(s.peak, from), now
+	return s
+}
+
+// doubt begins or prolongs the time in which the tenant's charges are not believed. What they took off its scale before is
+// put back.
+func (s scale) doubt(now time.Duration) scale {
+	if now >= s.wary && now-s.lowered < waryFor {
+		for company := range s.known {
+			s.known[company] = max(s.known[company], s.peak)
+		}
+	}
+	s.wary = now + waryFor
+	return s
+}
+
+// trim sets the scale of a tenant that is not believed so that it uses what it is granted, by what the driver says alone.
+func (s scale) trim(company int, found evidence) scale {
+	if found.whole < boastOver || found.used <= 0 {
+		return s
+	}
+	current := s.inForce(company)
+	s.known[company] = bounded(current * min(max(found.used/found.due, trimDown), deadBeat))
+	s.known[company^1] = max(s.inForce(company^1), s.known[company])
+	s.anchor[company] = s.marks[len(s.marks)-1].told
 	return s
 }
 
 // evidence is what a window says.
 type evidence struct {
 	used, charged, granted float64
-	low, high              float64 // bounds of the scale
+	bill                   float64       // charged at the scales in force, less granted, with the times without samples
+	due                    float64       // granted, with the time in which the tenant did nothing
+	whole                  time.Duration // span with that time
+	low, high              float64       // bounds of the scale
 	span                   time.Duration
 	idle                   time.Duration // at the end of it the GPU had idle time in every period, for so long
 	odd                    bool          // much more was used in the last period than was charged
 	queued                 bool          // in the last period work of the tenant may have waited in a queue
 	exact                  bool          // alone: estimates follow the mean of what was measured
-	launch                 float64       // the largest that was charged and had not run
+	open                   float64       // the largest that was charged and had not run at the end of a period
+	launch                 float64       // or at any time
 	least                  float64       // used at least, of what was charged by now
 	before                 float64       // charged before at most, and not used then
 	hogged                 bool          // the tenant used all of the GPU, and was granted less
@@ -258,10 +332,20 @@ func (e evidence) approach(current float64, span time.Duration) float64 {
 	return bounded(current + gain*(middle-current))
 }
 
+// boasts says that more was charged than the tenant can have bought.
+func (e evidence) boasts(current float64) bool {
+	return e.whole >= boastOver && e.bill-current*e.launch > 0.005*e.whole.Seconds()
+}
+
 // overused says that the tenant was measured to use more than it was granted, one launch left out: then its costs are not
 // too high.
 func (e evidence) overused(current float64) bool {
-	return e.used-current*e.launch > 1.05*e.granted+0.02
+	return e.used-current*e.open > 1.05*e.granted+0.02
+}
+
+// exceeds says the same for certain: of a window that is long enough, with the largest launch that can have been in it.
+func (e evidence) exceeds(current float64) bool {
+	return e.used-current*e.launch > 1.01*e.due+0.01*max(1, e.whole.Seconds())
 }
 
 func bounded(scale float64) float64 { return min(max(scale, scaleMin), scaleMax) }
@@ -272,7 +356,7 @@ type window struct {
 	foreign float64
 	// Of every end and every beginning of an unbroken run of marks, but the one that goes on.
 	ends2, starts2, lateEnds, lateStarts, endEdges2, startEdges2 float64
-	first                                                        mark
+	first, last                                                  mark
 	index                                                        int // of first
 }
 
@@ -296,7 +380,12 @@ func (w *window) add(m mark, index int, current float64) {
 	w.sum.used += m.used
 	w.sum.charged += m.charged
 	w.sum.granted += m.granted
-	w.sum.launch = max(w.sum.launch, m.openFrom, m.openAt)
+	w.sum.due += m.due
+	if w.sum.span == 0 {
+		w.last = m
+	}
+	w.sum.open = max(w.sum.open, m.openFrom, m.openAt)
+	w.sum.launch = max(w.sum.launch, m.launch)
 	w.sum.span += span
 	if !m.full && w.sum.idle == w.sum.span-span {
 		w.sum.idle = w.sum.span
@@ -316,6 +405,9 @@ func (w *window) end(m mark) {
 // evidence is what the marks say together. What is open at the ends of runs adds up like chance.
 func (w *window) evidence() evidence {
 	found := w.sum
+	found.due += w.last.idle - w.first.idle
+	found.bill = w.last.billAt - w.first.billFrom
+	found.whole = w.last.at - w.first.from
 	span := w.sum.span.Seconds()
 	after := math.Sqrt(w.ends2) + math.Sqrt(w.startEdges2+w.first.edgeFrom*w.first.edgeFrom)
 	found.before = math.Sqrt(w.starts2+w.first.openFrom*w.first.openFrom) + math.Sqrt(w.endEdges2)

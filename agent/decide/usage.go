@@ -13,6 +13,10 @@ import (
 type usage struct {
 	recent []used        // the last overShareOver, oldest first; nothing in it is changed
 	over   time.Duration // since when measured use is above what was granted; 0: it is not
+	// Since when the driver has not shown it though it charges, 0 if it has; and whether its use may be taken for that of
+	// processes without an allocation.
+	missed  time.Duration
+	foreign bool
 	// How long it waited in each of the last stretches, and for how long it was looked at; waits[0] is the present one.
 	waits     [heldStretches]waited
 	throttled time.Duration // Throttled, as it was last seen
@@ -44,6 +48,7 @@ func (u usage) add(r reading, rate float64, charged bool) usage {
 	for first < len(u.recent) && u.recent[first].at <= r.at-overShareOver {
 		first++
 	}
+	u.missed = 0
 	u.recent = append(slices.Clip(slices.Clone(u.recent[first:])),
 		used{from, r.at, r.busy * (r.at - r.from).Seconds(), rate * (r.at - from).Seconds(), charged})
 	covered, consumed, allowed := u.sums(overShareOver)
@@ -54,6 +59,33 @@ func (u usage) add(r reading, rate float64, charged bool) usage {
 		u.over = r.at
 	}
 	return u
+}
+
+// miss takes in a period in which the driver did not show it though it charges.
+func (u usage) miss(at time.Duration) usage {
+	if u.missed == 0 {
+		u.missed = at
+	}
+	return u
+}
+
+// most is how much of the GPU it can be expected to use: not much more than it did in the last overShareOver, if it left half
+// of what it was granted, whatever its pages say that it waits for.
+func (u usage) most(now time.Duration) float64 {
+	switch {
+	case u.foreign:
+		return 1
+	case u.missed > 0 && now-u.missed > overShareOver:
+		return 0
+	case len(u.recent) == 0:
+		return 1
+	}
+	last := u.recent[len(u.recent)-1].at
+	covered, consumed, allowed := u.sums(overShareOver)
+	if now-last > samplesStale || covered < overShareOver/2 || consumed > allowed/2 {
+		return 1
+	}
+	return 2 * consumed / covered.Seconds()
 }
 
 // seenBusy says whether the driver saw it use the GPU in the last period, though its pages may say otherwise.
