@@ -102,7 +102,7 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 	}
 	a.started = true
 	a.log.Info("started", "gpus", len(a.state.GPUs), "allocations", len(a.books.Snapshot()), "library", a.build.LibraryBuildID,
-		"compute_mode", a.config.ComputeMode, "compute_ceiling_percent", a.config.ComputeCeiling)
+		"compute_mode", a.config.ComputeMode, "compute_ceiling_percent", a.config.ComputeCeilingPercent)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.server.Run(ctx) })
 	group.Go(func() error { return a.loop(ctx) })

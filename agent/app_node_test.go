@@ -81,7 +81,7 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, gpus: &fake.GPUs{}}
 	n.gpus.Set(card(gpuA, 0), card(gpuB, 1))
 	n.config = Config{
-		ResourceName: "nvidia.com/gpu", SlicesPerGPU: 10, ComputeMode: ledger.ComputeElastic, ComputeCeiling: 100, DeviceListStrategy: plugin.StrategyEnvvar, CDIKind: "nvidia.com/gpu",
+		ResourceName: "nvidia.com/gpu", SlicesPerGPU: 10, ComputeMode: ledger.ComputeElastic, ComputeCeilingPercent: 100, DeviceListStrategy: plugin.StrategyEnvvar, CDIKind: "nvidia.com/gpu",
 		KubeletDir: filepath.Join(directory, "k"), StateDir: filepath.Join(directory, "state"),
 		PagesDir: filepath.Join(directory, "pages"), TextfileDir: filepath.Join(directory, "textfile"),
 		ContainerDir: "/usr/local/vgpud", TickInterval: testTick,

@@ -29,23 +29,23 @@ import (
 
 // Config is the validated configuration of `vgpud run`. It does not change while the agent runs.
 type Config struct {
-	ResourceName       string
-	SlicesPerGPU       int
-	MemoryMarginBytes  uint64
-	ComputeMode        string // ledger.ComputeElastic, ComputeHard or ComputeNone
-	ComputeCeiling     int    // percent; of ComputeElastic
-	DeviceListStrategy string
-	CDIKind            string
-	KubeletDir         string
-	StateDir           string
-	PagesDir           string
-	Library            string // never empty after loading
-	ContainerDir       string
-	NVMLLibrary        string // empty: the loader's choice
-	TextfileDir        string // empty: no metrics file
-	TickInterval       time.Duration
-	LogLevel           slog.Level
-	LogFormat          string
+	ResourceName          string
+	SlicesPerGPU          int
+	MemoryMarginBytes     uint64
+	ComputeMode           string // ledger.ComputeElastic, ComputeHard or ComputeNone
+	ComputeCeilingPercent int    // percent; of ComputeElastic
+	DeviceListStrategy    string
+	CDIKind               string
+	KubeletDir            string
+	StateDir              string
+	PagesDir              string
+	Library               string // never empty after loading
+	ContainerDir          string
+	NVMLLibrary           string // empty: the loader's choice
+	TextfileDir           string // empty: no metrics file
+	TickInterval          time.Duration
+	LogLevel              slog.Level
+	LogFormat             string
 
 	file     string    // the file it was read from; empty: none
 	fileTime time.Time // of its last change
@@ -117,7 +117,7 @@ func loadConfig(command *cobra.Command, environ []string) (Config, error) {
 
 // checkCompute refuses a ceiling that would bound nothing.
 func checkCompute(config Config) error {
-	if config.ComputeMode == ledger.ComputeElastic || config.ComputeCeiling == maxPercent {
+	if config.ComputeMode == ledger.ComputeElastic || config.ComputeCeilingPercent == maxPercent {
 		return nil
 	}
 	return fmt.Errorf("compute-ceiling: value %q: compute-mode is %s, which lends nothing: leave it out", config.values["compute-ceiling"], config.ComputeMode)
@@ -125,7 +125,7 @@ func checkCompute(config Config) error {
 
 // compute is how new allocations share GPU time.
 func (c Config) compute() ledger.ComputePolicy {
-	return ledger.ComputePolicy{Mode: c.ComputeMode, CeilingPPM: uint32(c.ComputeCeiling) * ledger.WholePPM / maxPercent}
+	return ledger.ComputePolicy{Mode: c.ComputeMode, CeilingPPM: uint32(c.ComputeCeilingPercent) * ledger.WholePPM / maxPercent}
 }
 
 // readConfigFile returns the options that the file sets, as text, and what is wrong with the rest. Unknown and
@@ -216,7 +216,7 @@ func (c Config) Print(out io.Writer) error {
 	for name, text := range c.values {
 		values[name] = text
 	}
-	values["slices-per-gpu"], values["compute-ceiling"] = c.SlicesPerGPU, c.ComputeCeiling
+	values["slices-per-gpu"], values["compute-ceiling"] = c.SlicesPerGPU, c.ComputeCeilingPercent
 	text, err := yaml.Marshal(values)
 	if err != nil {
 		return fmt.Errorf("print configuration: %w", err)

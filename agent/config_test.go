@@ -46,7 +46,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if config.ResourceName != "nvidia.com/gpu" || config.SlicesPerGPU != 10 || config.TickInterval != time.Second ||
-		config.ComputeMode != "elastic" || config.ComputeCeiling != 100 || config.DeviceListStrategy != "envvar" || config.TextfileDir != "" || config.KubeletDir != "/var/lib/kubelet" {
+		config.ComputeMode != "elastic" || config.ComputeCeilingPercent != 100 || config.DeviceListStrategy != "envvar" || config.TextfileDir != "" || config.KubeletDir != "/var/lib/kubelet" {
 		t.Errorf("%+v", config)
 	}
 }

@@ -149,7 +149,7 @@ func setComputeCeiling(config *Config, text string) error {
 	if err == nil && !set {
 		err = errors.New("want " + percentRule)
 	}
-	config.ComputeCeiling = percent
+	config.ComputeCeilingPercent = percent
 	return err
 }
 

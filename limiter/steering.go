@@ -18,7 +18,8 @@ import (
 )
 
 // Steering is the handle of one allocation's rates and meters. Its methods are not for use from several goroutines at
-// once; one handle at a time may publish for an allocation, and not beside SetCompute.
+// once; one handle at a time may publish for an allocation. The function SetCompute beside it is safe for readers; of two rates
+// that are written at the same time, one is lost.
 type Steering struct {
 	handle *os.File // of the directory
 	mapped []byte   // the limits page
