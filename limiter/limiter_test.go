@@ -235,7 +235,7 @@ func TestVersionAndDamage(t *testing.T) {
 		want   error
 	}{
 		"magic":        {0, 1, limiter.ErrTampered},
-		"version":      {8, 4096<<32 | 1, limiter.ErrVersion},
+		"version":      {8, 4096<<32 | 3, limiter.ErrVersion},
 		"page bytes":   {8, 4095<<32 | 2, limiter.ErrTampered},
 		"device count": {16, 1<<32 | 17, limiter.ErrTampered},
 		"no device":    {16, 1 << 32, limiter.ErrTampered},
