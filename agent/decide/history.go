@@ -4,7 +4,6 @@
 package decide
 
 import (
-	"slices"
 	"sort"
 	"time"
 )
@@ -15,6 +14,8 @@ const (
 	historyKept = 2600 * time.Millisecond
 	// historyGrain is the least distance of two moments.
 	historyGrain = 10 * time.Millisecond
+	// historyRoom is for how many more moments there is room in a new one.
+	historyRoom = 16
 	// burst is how much a tenant can be ahead of its rate, as time at that rate (VGPU_BURST_NS).
 	burst = 20 * time.Millisecond
 	// chargeBelieved is more than any launch takes; a charge above it is damage.
@@ -71,7 +72,17 @@ func (h history) add(now, charged time.Duration, rate, scale float64, company in
 	for first+1 < len(kept) && kept[first+1].at < now-historyKept {
 		first++
 	}
-	return append(slices.Clip(slices.Clone(kept[first:])), next)
+	return kept[first:].with(next, len(kept) == len(h))
+}
+
+// with appends a moment, in place where there is room behind the last one that no other round has taken: it is zero then.
+func (h history) with(next moment, last bool) history {
+	if n := len(h); last && n < cap(h) && h[:n+1][n] == (moment{}) {
+		return append(h, next)
+	}
+	longer := make(history, len(h), 2*len(h)+historyRoom)
+	copy(longer, h)
+	return append(longer, next)
 }
 
 // at is what was known at a time, between its neighbours; ok is false for a time before the first moment.

@@ -397,6 +397,20 @@ func TestStateIsBounded(t *testing.T) {
 	}
 }
 
+// Two rounds from the same state do not disturb each other, nor that state.
+func TestHistoryBranches(t *testing.T) {
+	h := history{}.add(time.Second, 0, 1, 1, alone)
+	for i := range 20 {
+		h = h.add(time.Second+time.Duration(i+1)*20*ms, time.Duration(i)*ms, 1, 1, alone)
+	}
+	one := h.add(2*time.Second, time.Second, 1, 1, alone)
+	want := one[len(one)-1]
+	two := h.add(2*time.Second, 2*time.Second, 1, 1, alone)
+	if got := one[len(one)-1]; got != want || two[len(two)-1].charged != 2*time.Second || h[len(h)-1].charged >= time.Second {
+		t.Errorf("%+v, then %+v", want, got)
+	}
+}
+
 // Whatever is seen: no panic, and rates and scales within their bounds.
 func FuzzSteer(f *testing.F) {
 	f.Add([]byte("\x01\x02\x03 0123456789 abcdefgh"), int64(1))
