@@ -50,12 +50,12 @@ func computeLines(granted limiter.Compute, used limiter.ComputeUsage, wall time.
 	if used.Throttled == 0 {
 		lines = append(lines, "kept waiting for GPU time: never")
 	} else {
-		lines = append(lines, fmt.Sprintf("kept waiting for GPU time: %s in all threads together, %.0f %% of the run", seconds(used.Throttled),
-			percentOf(used.Throttled, wall)))
+		lines = append(lines, fmt.Sprintf("kept waiting for GPU time: %s in all threads together, %.0f %% of the run: it would have used more than its share",
+			seconds(used.Throttled), percentOf(used.Throttled, wall)))
 	}
 	if used.Degraded > 0 {
-		lines = append(lines, "no agent steered: the limit went by the program's own measurements of its launches, which are too high while other "+
-			"programs use the GPU")
+		lines = append(lines, "degraded: without an agent nobody compares the program's own measurements with the driver's; they are too high while "+
+			"other programs use the GPU, and it then gets less than its share")
 	}
 	return lines
 }

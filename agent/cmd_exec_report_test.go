@@ -31,8 +31,8 @@ func TestReportLines(t *testing.T) {
 		{"capped", capped, limiter.DeviceUsage{Allocations: 7, Refusals: 2, Compute: limiter.ComputeUsage{Charged: 12 * time.Second,
 			Throttled: 26 * time.Second, Degraded: wall, Launches: 6000}}, wall, false, []string{
 			"GPU time: granted 30 % of the GPU (hard), used 12.000 s of 40.000 s, 30.0 %; launches: 6000",
-			"kept waiting for GPU time: 26.000 s in all threads together, 65 % of the run",
-			"no agent steered: the limit went by the program's own measurements of its launches, which are too high while other programs use the GPU",
+			"kept waiting for GPU time: 26.000 s in all threads together, 65 % of the run: it would have used more than its share",
+			"degraded: without an agent nobody compares the program's own measurements with the driver's; they are too high while other programs use the GPU, and it then gets less than its share",
 			"memory: granted 4 GiB; requests: 9, of them refused: 2"}},
 		{"never waited", capped, limiter.DeviceUsage{Compute: limiter.ComputeUsage{Charged: 1500 * time.Microsecond, Launches: 1}}, time.Second, true, []string{
 			"GPU time: granted 30 % of the GPU (hard), used 0.002 s of 1.000 s, 0.1 %; launches: 1",
