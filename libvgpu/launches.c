@@ -160,12 +160,17 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
   if (launch->ticket.blind && __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0) go_by_guess(launch, cost);
 }
 
-/* Of a function that was hardly ever measured, no more launches go than can be measured: an estimate by one or two samples
- * may be far off. */
+/* Whether one estimate says little about the next launch: after one or two samples, or where long ones differ much. */
+static bool is_uncertain(const struct vgpu_cost *cost) {
+  uint32_t flags = __atomic_load_n(&cost->flags, __ATOMIC_RELAXED), both = VGPU_COST_LONG | VGPU_COST_WIDE;
+  return __atomic_load_n(&cost->samples, __ATOMIC_RELAXED) < VGPU_COST_FRESH || (flags & both) == both;
+}
+
+/* Of such a function no more launches go than can be measured. */
 static void wait_for_mark(const struct vgpu_cost *cost) {
   uint64_t pause_ns = PAUSE_MIN_NS;
   for (uint64_t waited_ns = 0; waited_ns < BUSY_PATIENCE_NS && vgpu_marks_are_exhausted(); waited_ns += pause_ns) {
-    if (vgpu_is_held() || __atomic_load_n(&cost->samples, __ATOMIC_RELAXED) >= VGPU_COST_FRESH) return;
+    if (vgpu_is_held() || !is_uncertain(cost)) return;
     nap(pause_ns);
     pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
     vgpu_marks_harvest(true);
@@ -173,11 +178,13 @@ static void wait_for_mark(const struct vgpu_cost *cost) {
 }
 
 void vgpu_launch_mark(struct vgpu_launch *launch, CUstream stream) {
-  if (vgpu_marks_are_exhausted()) vgpu_marks_harvest(true);
-  if (vgpu_marks_are_exhausted()) wait_for_mark(launch->ticket.cost);
+  vgpu_marks_harvest(vgpu_marks_are_exhausted());
+  bool is_open = vgpu_rate_is_open(&launch->pacer->rate);
+  if (vgpu_marks_are_exhausted() && !is_open) wait_for_mark(launch->ticket.cost);
   launch->stream = stream;
+  launch->called_ns = vgpu_now_ns(); /* not between the events, where it would be measured */
   launch->mark = vgpu_mark_begin(stream);
-  if (launch->mark) launch->called_ns = vgpu_now_ns();
+  if (launch->ticket.first) launch->called_ns = vgpu_now_ns(); /* but without what was made for the first one */
 }
 
 __attribute__((noinline, cold)) void vgpu_launch_prepare(struct vgpu_launch *launch, const struct vgpu_device *device,
@@ -195,9 +202,7 @@ static bool end_mark(const struct vgpu_launch *launch) {
   struct vgpu_marked marked = {
       .pacer = launch->pacer, .ticket = launch->ticket, .launched_ns = launch->called_ns, .extra_ns = launch->extra_ns};
   if (launch->ticket.first) marked.called_ns = vgpu_now_ns() - launch->called_ns;
-  bool is_measured = vgpu_mark_end(launch->mark, launch->stream, &marked);
-  vgpu_marks_harvest(false); /* now that the GPU has something to do */
-  return is_measured;
+  return vgpu_mark_end(launch->mark, launch->stream, &marked);
 }
 
 __attribute__((noinline, cold)) void vgpu_launch_settle(struct vgpu_launch *launch, CUresult result) {
