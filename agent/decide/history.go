@@ -31,7 +31,7 @@ type moment struct {
 	granted time.Duration // integral of the rate in force until then
 	paid    time.Duration // what it was charged at the scales in force until then
 	// For how long the tenant was surely alone until then, and surely not.
-	company [mixed]time.Duration
+	company [companies]time.Duration
 	open    time.Duration // of the charged, at most so much may not have run yet: the last large launch
 	launch  time.Duration // when charged last changed
 	step    time.Duration // by how much it may be wrong: what was charged between this moment's neighbours
@@ -41,9 +41,9 @@ type moment struct {
 // even. Nothing in it is changed once it is there: adding makes a new one.
 type history []moment
 
-// add appends what is known now, with the rate and the scale that were in force since the last moment, and the company.
+// add appends what is known now, with the rate and the scale that were in force since the last moment, and the company then.
 // It begins anew when the charge was reset.
-func (h history) add(now, charged time.Duration, rate, scale float64, company int) history {
+func (h history) add(now, charged time.Duration, rate, scale float64, kind company) history {
 	if len(h) == 0 {
 		return history{{at: now, charged: charged, launch: now - historyKept}}
 	}
@@ -54,8 +54,8 @@ func (h history) add(now, charged time.Duration, rate, scale float64, company in
 	}
 	next := moment{at: now, charged: charged, granted: last.granted + scaled(passed, rate), paid: last.paid + scaled(step, scale), launch: last.launch,
 		company: last.company, open: max(0, last.open-passed/slowdown)}
-	if company != mixed {
-		next.company[company] += passed
+	if kind != mixed {
+		next.company[kind] += passed
 	}
 	if step != 0 {
 		next.open, next.launch = max(next.open, step, -step), now
@@ -103,7 +103,7 @@ func (h history) at(t time.Duration) (known moment, ok bool) {
 	part := float64(t-a.at) / float64(b.at-a.at)
 	return moment{at: t, step: max(b.charged-a.charged, a.charged-b.charged), charged: a.charged + scaled(b.charged-a.charged, part),
 		granted: a.granted + scaled(b.granted-a.granted, part), paid: a.paid + scaled(b.paid-a.paid, part),
-		company: [mixed]time.Duration{a.company[alone] + scaled(b.company[alone]-a.company[alone], part),
+		company: [companies]time.Duration{a.company[alone] + scaled(b.company[alone]-a.company[alone], part),
 			a.company[together] + scaled(b.company[together]-a.company[together], part)},
 		open: max(a.open, b.open), launch: min(b.launch, t)}, true
 }

@@ -17,8 +17,8 @@ type tenantTime struct {
 	scale    scale
 	usage    usage
 	rate     float64 // in force, as it was last decided
-	company  int     // alone or together: which scale is in force
-	surely   int     // the same, or mixed where that is not certain: in the moments after a neighbour went, as in SteerPolicy.Alone
+	company  company // alone or together: which scale is in force
+	surely   company // the same, or mixed where that is not certain: in the moments after a neighbour went, as in SteerPolicy.Alone
 	want     float64 // what it is expected to use
 	active   bool
 	since    time.Duration // when it became active
@@ -44,10 +44,10 @@ func newMember(tenant *monitor.Tenant, known tenantTime) *member {
 		m.rate = max(m.share, min(float64(tenant.RatePPM)/ppm, m.most()))
 		if tenant.ScalePPM > 0 && tenant.ScalePPM != ppm { // of the agent before this one
 			inherited := bounded(float64(tenant.ScalePPM) / ppm)
-			m.scale.known = [mixed]float64{inherited, inherited}
+			m.scale.known = [companies]float64{inherited, inherited}
 		}
 	}
-	m.tenantTime.known = true
+	m.known = true
 	return m
 }
 
@@ -115,14 +115,23 @@ func (m *member) usedWithin(span, now time.Duration) bool {
 	return !m.tenant.Known || m.wantedWithin(span, now) || m.running() > 0 || m.usage.seenBusy(now)
 }
 
-// expect judges what it will use: all it can get if it waits, or has just come; else what it used lately and a tenth of its
-// share more. An expectation rises at once and falls slowly.
+// What a tenant that does not wait is expected to use: the larger of its use over two stretches, so that a rise is followed
+// within three rounds and the pause between two batches does not look like an end; and a tenth more, so that it need not
+// wait to show that it wants more.
+const (
+	usedShort = 60 * time.Millisecond
+	usedLong  = 200 * time.Millisecond
+	wantMore  = 0.1
+)
+
+// expect judges what it will use: all it can get if it waits, or has just come; else what it used lately and a little more.
+// An expectation rises at once and falls slowly. Whoever was active for long is held against what the driver saw.
 func (m *member) expect(passed, now time.Duration) {
 	want := 1.0
 	if !m.waitedWithin(hungry, now) && now-m.since >= hungry {
-		charged := max(m.history.chargeRate(now, 60*time.Millisecond), m.history.chargeRate(now, 200*time.Millisecond))
+		charged := max(m.history.chargeRate(now, usedShort), m.history.chargeRate(now, usedLong))
 		use := charged * m.scaleInForce()
-		want = use + 0.1*max(m.share, use)
+		want = use + wantMore*max(m.share, use)
 	}
 	fallen := m.want - m.share*float64(passed)/float64(wantFalls)
 	m.want = min(1, max(want, fallen))
@@ -138,95 +147,6 @@ func (m *member) claim() *claimant {
 		c.ceiling = m.share
 	}
 	return c
-}
-
-// reading is one sample period of the driver, with what it says of one tenant.
-type reading struct {
-	from, at time.Duration
-	joined   bool
-	full     bool
-	queued   bool
-	busy     float64
-	foreign  float64
-	known    bool // the driver's period is known; else it may have begun earlier
-}
-
-// launched says whether it charged enough between two times to be seen by the driver.
-func (m *member) launched(from, to time.Duration) bool {
-	before, ok := m.history.at(from)
-	after, _ := m.history.at(to)
-	return ok && scaled(after.charged-before.charged, m.scaleInForce()) > (to-from)/noticed
-}
-
-// measure compares what was used in a period with what was charged for it.
-func (m *member) measure(r reading) {
-	span := (r.at - r.from).Seconds()
-	before, ok := m.history.at(r.from)
-	after, _ := m.history.at(r.at)
-	granted := m.rate * span
-	if ok {
-		granted = (after.granted - before.granted).Seconds()
-	}
-	m.usage = m.usage.add(r, granted/span, !ok || after.charged != before.charged || before.open > 0)
-	if !ok || m.readable < r.at {
-		return
-	}
-	mk := mark{from: r.from, at: r.at, told: m.readable, full: r.full, queued: r.queued, used: r.busy * span, foreign: r.foreign * span,
-		charged: (after.charged - before.charged).Seconds(), granted: granted, due: granted,
-		billFrom: (before.paid - before.granted).Seconds(), billAt: (after.paid - after.granted).Seconds()}
-	m.scale = m.scale.pause(before, m.rate)
-	mk.company = m.companyOf(before, after)
-	m.bound(&mk, r, before, after)
-	if r.known {
-		m.scale = m.scale.learn(mk)
-	} else {
-		m.scale = m.scale.glimpse(mk)
-	}
-}
-
-// companyOf tells what company a tenant had between two moments.
-func (m *member) companyOf(before, after moment) int {
-	span := after.at - before.at
-	lonely, shared := after.company[alone]-before.company[alone], after.company[together]-before.company[together]
-	switch {
-	case lonely >= scaled(span, purity):
-		return alone
-	case shared >= scaled(span, purity):
-		return together
-	case after.at-m.scale.pure < mixedFor:
-		return mixed
-	case lonely > shared:
-		return alone
-	}
-	return together
-}
-
-// bound says what may be charged and used in different periods.
-func (m *member) bound(mk *mark, r reading, before, after moment) {
-	current := m.scaleInForce()
-	ahead := burst.Seconds() * m.rate / current
-	mk.edgeFrom, mk.edgeAt = before.step.Seconds(), after.step.Seconds()
-	mk.openFrom, mk.openAt = before.open.Seconds()+ahead, after.open.Seconds()+ahead
-	mk.launch = max(mk.openFrom, mk.openAt)
-	mk.total = after.charged
-	if previous, joined := m.scale.before(r, before); joined {
-		mk.joined = true
-		mk.granted += m.rate * (r.from - previous.at).Seconds()
-		mk.openFrom, mk.lateFrom, mk.tail, mk.tailOpen = previous.openAt, previous.lateAt, previous.tail, previous.tailOpen
-	} else if r.joined && m.scale.rested == r.from {
-		mk.openFrom = 0
-	}
-	if !r.full {
-		mk.openAt = min(mk.openAt, max(0, mk.charged)) // the GPU was idle in this period: all of before was done then
-	}
-	if after.launch > r.from {
-		launched, _ := m.history.at(after.launch)
-		mk.launch = max(mk.launch, launched.open.Seconds()+ahead)
-		mk.tail, mk.tailOpen = r.busy*(r.at-after.launch).Seconds(), launched.open.Seconds()
-	} else {
-		mk.tail += mk.used
-	}
-	mk.lateAt = max(0, mk.tail-current*mk.tailOpen)
 }
 
 // publish is the rate that is to be in force. Loans and scales go in steps of a thousandth, so that noise is not published.
