@@ -26,6 +26,7 @@ const (
 	readableLately  = time.Second             // a tenant that cannot be read keeps what it was lent for so long
 	unloaded        = 0.98                    // a GPU that is less busy had idle time
 	loaded          = 0.99                    // a GPU that is as busy as this is full for certain
+	queueing        = 0.95                    // part of an even division that one with work waiting gets at least of a full GPU
 	noticed         = 25                      // the driver shows the use of this part of a period
 	unpercent       = 0.0025                  // middle of what a whole percent can mean, rounded or cut off
 	usedOver        = time.Second             // over which Used is told
@@ -157,26 +158,13 @@ func (c *card) measure() {
 
 // measurePeriod takes the samples of one period in.
 func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
-	busy := map[string]float64{}
-	total := 0.0
-	for _, sample := range samples {
-		part := min(1, max(0, sample.Busy))
-		if part > 0 {
-			busy[sample.Key] += part
-			total += part + unpercent
-		}
-	}
+	busy, total := byKey(samples)
 	from, joined := c.begin(at)
 	// A tenant that launched something and has no sample was left out by the driver: what it used is not known.
 	missed := func(m *member) bool { return busy[m.tenant.Key] == 0 && m.launched(from, at) }
 	c.full = total >= unloaded || slices.ContainsFunc(c.members, missed)
-	foreign := 0.0
-	for key, part := range busy {
-		if !slices.ContainsFunc(c.members, func(m *member) bool { return m.tenant.Key == key }) {
-			foreign += part
-		}
-	}
-	c.foreign = min(1, foreign)
+	c.foreign = c.strangers(busy)
+	even := queueing / float64(len(busy))
 	for _, m := range c.members {
 		m.usage.foreign = c.foreign > 0
 		if missed(m) {
@@ -184,9 +172,33 @@ func (c *card) measurePeriod(at time.Duration, samples []monitor.Utilization) {
 			continue
 		}
 		part := middle(min(1, busy[m.tenant.Key]))
-		m.measure(reading{from: from, at: at, joined: joined, full: c.full, queued: total >= loaded && part >= 0.95/float64(len(busy)), busy: part, foreign: c.foreign,
-			known: c.period() > 0})
+		m.measure(reading{from: from, at: at, known: c.period() > 0, joined: joined, full: c.full,
+			queued: total >= loaded && part >= even, busy: part, foreign: c.foreign})
 	}
+}
+
+// byKey adds samples up by tenant, those of no tenant under "", and says how busy all of them kept the GPU at most.
+func byKey(samples []monitor.Utilization) (busy map[string]float64, total float64) {
+	busy = map[string]float64{}
+	for _, sample := range samples {
+		part := min(1, max(0, sample.Busy))
+		if part > 0 {
+			busy[sample.Key] += part
+			total += part + unpercent
+		}
+	}
+	return busy, total
+}
+
+// strangers is how busy those kept the GPU who are no tenants of it.
+func (c *card) strangers(busy map[string]float64) float64 {
+	foreign := 0.0
+	for key, part := range busy {
+		if !slices.ContainsFunc(c.members, func(m *member) bool { return m.tenant.Key == key }) {
+			foreign += part
+		}
+	}
+	return min(1, foreign)
 }
 
 // begin notes the time of a sample and says since when it is. Until the period is known the shortest is taken.

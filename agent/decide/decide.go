@@ -3,9 +3,11 @@
 
 // Package decide turns what was observed into what is to be done: (Snapshot, Policy, State) → (Decisions, State).
 // It does no I/O, reads no clock, keeps no log and changes none of its arguments, so that every case is a text
-// file in testdata. app.go applies the decisions. health.go judges GPUs, memory.go judges
-// allocations. Steer, in compute.go, is the same for GPU time, many times a second: lending.go divides it, scale.go finds out
-// how wrong estimated costs are, usage.go reports.
+// file in testdata. app.go applies the decisions. health.go judges GPUs, memory.go judges allocations.
+//
+// Steer, in compute.go, is the same for GPU time, many times a second. card.go is one GPU in one round, member.go one tenant
+// of it, history.go what it charged of late. lending.go divides GPU time, scale.go finds out how wrong estimated costs are
+// (from mark.go, window.go and evidence.go, and with distrust.go), usage.go reports.
 package decide
 
 import (

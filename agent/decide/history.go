@@ -52,7 +52,8 @@ func (h history) add(now, charged time.Duration, rate, scale float64, kind compa
 	if charged < h[0].charged || step > chargeBelieved || passed < 0 || passed > historyKept {
 		return history{{at: now, charged: charged, launch: now, granted: last.granted, paid: last.paid}}
 	}
-	next := moment{at: now, charged: charged, granted: last.granted + scaled(passed, rate), paid: last.paid + scaled(step, scale), launch: last.launch,
+	next := moment{at: now, charged: charged, launch: last.launch,
+		granted: last.granted + scaled(passed, rate), paid: last.paid + scaled(step, scale),
 		company: last.company, open: max(0, last.open-passed/slowdown)}
 	if kind != mixed {
 		next.company[kind] += passed
@@ -101,11 +102,14 @@ func (h history) at(t time.Duration) (known moment, ok bool) {
 	}
 	a, b := h[i-1], h[i]
 	part := float64(t-a.at) / float64(b.at-a.at)
-	return moment{at: t, step: max(b.charged-a.charged, a.charged-b.charged), charged: a.charged + scaled(b.charged-a.charged, part),
-		granted: a.granted + scaled(b.granted-a.granted, part), paid: a.paid + scaled(b.paid-a.paid, part),
-		company: [companies]time.Duration{a.company[alone] + scaled(b.company[alone]-a.company[alone], part),
-			a.company[together] + scaled(b.company[together]-a.company[together], part)},
-		open: max(a.open, b.open), launch: min(b.launch, t)}, true
+	between := func(a, b time.Duration) time.Duration { return a + scaled(b-a, part) }
+	known = moment{at: t, charged: between(a.charged, b.charged),
+		granted: between(a.granted, b.granted), paid: between(a.paid, b.paid),
+		open: max(a.open, b.open), launch: min(b.launch, t), step: max(b.charged-a.charged, a.charged-b.charged)}
+	for kind := range known.company {
+		known.company[kind] = between(a.company[kind], b.company[kind])
+	}
+	return known, true
 }
 
 // chargeRate is the estimated cost per time over the last stretch, 0 where it does not go back so far.

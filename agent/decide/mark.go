@@ -107,7 +107,8 @@ func (m *member) join(made *mark, r reading, before moment) {
 	case joined:
 		made.joined = true
 		made.granted += m.rate * (r.from - previous.at).Seconds()
-		made.begin.open, made.begin.late, made.tail, made.tailOpen = previous.end.open, previous.end.late, previous.tail, previous.tailOpen
+		made.begin.open, made.begin.late = previous.end.open, previous.end.late
+		made.tail, made.tailOpen = previous.tail, previous.tailOpen
 	case r.joined && m.scale.rested == r.from:
 		made.begin.open = 0
 	}

@@ -18,7 +18,7 @@ type tenantTime struct {
 	usage    usage
 	rate     float64 // in force, as it was last decided
 	company  company // alone or together: which scale is in force
-	surely   company // the same, or mixed where that is not certain: in the moments after a neighbour went, as in SteerPolicy.Alone
+	surely   company // the same, or mixed where that is not certain: within SteerPolicy.Alone after a neighbour went
 	want     float64 // what it is expected to use
 	active   bool
 	since    time.Duration // when it became active
@@ -155,7 +155,8 @@ func (m *member) publish() Rate {
 	if share := uint32(math.Round(m.share * ppm)); m.rate <= m.share || rate < share {
 		rate = uint32(math.Round(m.rate * ppm))
 	}
-	return Rate{Key: m.tenant.Key, GPUUUID: m.tenant.GPUUUID, PPM: rate, ScalePPM: thousandths(m.scaleInForce()), Alone: m.surely == alone}
+	return Rate{Key: m.tenant.Key, GPUUUID: m.tenant.GPUUUID, PPM: rate, ScalePPM: thousandths(m.scaleInForce()),
+		Alone: m.surely == alone}
 }
 
 func thousandths(part float64) uint32 { return uint32(math.Round(part*1000)) * (ppm / 1000) }

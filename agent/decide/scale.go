@@ -153,8 +153,8 @@ func (s scale) outdated(now time.Duration) int {
 	return first
 }
 
-// correct judges all windows of one company that end with the last mark, which lasted span, from the shortest to the longest:
-// the first that says something decides.
+// correct judges all windows of one company that end with the last mark, which lasted span. The shortest that says
+// something decides.
 func (s scale) correct(kind company, span time.Duration) scale {
 	current := s.inForce(kind)
 	var gathered window

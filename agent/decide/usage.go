@@ -24,8 +24,15 @@ type usage struct {
 	held      bool
 }
 
-// heldStretches is into how many pieces the time of the verdict Held is cut.
-const heldStretches = 6
+// A tenant is held from when it waited for heldFrom of the time, until it waits for less than heldUntil, lest the verdict
+// flap. The time is cut into heldStretches.
+const (
+	heldFrom, heldUntil = 0.5, 0.25
+	heldStretches       = 6
+)
+
+// A tenant that used less than idleBelow of what it was granted is expected to use no more than idleGrows times as much.
+const idleBelow, idleGrows = 0.5, 2
 
 // waited is how much of a stretch of time was spent waiting.
 type waited struct{ waited, looked time.Duration }
@@ -37,8 +44,8 @@ type used struct {
 	charged       bool // it launched something in it
 }
 
-// add takes a period in; granted is by the end of it, since the one before. Where there was none for a while nobody used the
-// GPU, or the driver has lost some: that counts as no use.
+// add takes a period in, with the rate that was granted in it. Where there was none for a while nobody used the GPU, or the
+// driver has lost some: that counts as no use.
 func (u usage) add(r reading, rate float64, charged bool) usage {
 	from := r.from
 	if n := len(u.recent); n > 0 && r.at-u.recent[n-1].at < overShareOver {
@@ -69,8 +76,8 @@ func (u usage) miss(at time.Duration) usage {
 	return u
 }
 
-// most is how much of the GPU it can be expected to use: not much more than it did in the last overShareOver, if it left half
-// of what it was granted, whatever its pages say that it waits for.
+// most is how much of the GPU it can be expected to use: not much more than it did in the last overShareOver, if it left
+// half of what it was granted, whatever its pages say that it waits for.
 func (u usage) most(now time.Duration) float64 {
 	switch {
 	case u.foreign:
@@ -82,10 +89,10 @@ func (u usage) most(now time.Duration) float64 {
 	}
 	last := u.recent[len(u.recent)-1].at
 	covered, consumed, allowed := u.sums(overShareOver)
-	if now-last > samplesStale || covered < overShareOver/2 || consumed > allowed/2 {
+	if now-last > samplesStale || covered < overShareOver/2 || consumed > idleBelow*allowed {
 		return 1
 	}
-	return 2 * consumed / covered.Seconds()
+	return idleGrows * consumed / covered.Seconds()
 }
 
 // seenBusy says whether the driver saw it use the GPU in the last period, though its pages may say otherwise.
@@ -110,8 +117,7 @@ func (u usage) sums(stretch time.Duration) (covered time.Duration, consumed, all
 	return covered, consumed, allowed
 }
 
-// wait takes in how long the tenant was kept waiting in all. Waits of several threads at once count once. It is held from
-// when it waited for half of the time until it waits for less than a quarter.
+// wait takes in how long the tenant was kept waiting in all. Waits of several threads at once count once.
 func (u usage) wait(now, throttled, over time.Duration) usage {
 	passed, more := now-u.looked, throttled-u.throttled
 	first := u.looked == 0 || more < 0 || passed > over
@@ -127,7 +133,7 @@ func (u usage) wait(now, throttled, over time.Duration) usage {
 	u.waits[0].looked += passed
 	u.waits[0].waited += min(passed, more)
 	share, all := u.waitShare(over)
-	u.held = all && (share >= 0.5 || u.held && share >= 0.25)
+	u.held = all && (share >= heldFrom || u.held && share >= heldUntil)
 	return u
 }
 
@@ -146,8 +152,9 @@ func (u usage) waitShare(over time.Duration) (share float64, all bool) {
 
 // verdict is what is concluded about a tenant.
 func (m *member) verdict(now time.Duration, policy SteerPolicy) ComputeVerdict {
-	v := ComputeVerdict{Key: m.tenant.Key, GPUUUID: m.tenant.GPUUUID, Granted: m.share, Rate: m.rate, Scale: m.scaleInForce(), Held: m.usage.held}
 	u := m.usage
+	v := ComputeVerdict{Key: m.tenant.Key, GPUUUID: m.tenant.GPUUUID, Granted: m.share, Rate: m.rate, Held: u.held,
+		Scale: m.scaleInForce()}
 	if len(u.recent) > 0 {
 		last := u.recent[len(u.recent)-1].at
 		switch {
