@@ -20,10 +20,14 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-func TestCases(t *testing.T) {
-	paths, err := filepath.Glob("testdata/*.txt")
+func TestCases(t *testing.T) { forEachCase(t, "testdata/*.txt", runCase) }
+
+// forEachCase runs the text of every file that a pattern names.
+func forEachCase(t *testing.T, pattern string, run func(t *testing.T, text string)) {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
 	if err != nil || len(paths) == 0 {
-		t.Fatalf("no cases in testdata (%v)", err)
+		t.Fatalf("no cases are %s (%v)", pattern, err)
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
@@ -31,7 +35,7 @@ func TestCases(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			runCase(t, string(text))
+			run(t, string(text))
 		})
 	}
 }

@@ -49,7 +49,8 @@ func TestForgedCharge(t *testing.T) {
 					start := 5*time.Second + d.lag + 2*d.period
 					got, left := forger.got(start, 40*time.Second), honest.got(start, 40*time.Second)
 					if got > due+0.02 || left < own-0.01 {
-						t.Errorf("%s driver, mode %d, charge times %.1f in lumps of %s: the forger has %.3f, its neighbour %.3f, scale %.3f", name, mode, 1+factor, lump, got, left, forger.verdict.Scale)
+						t.Errorf("%s driver, mode %d, charge times %.1f in lumps of %s: the forger has %.3f, its neighbour %.3f, scale %.3f",
+							name, mode, 1+factor, lump, got, left, forger.verdict.Scale)
 					}
 				}
 			}

@@ -7,8 +7,6 @@ package decide
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,21 +17,7 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-func TestSteerCases(t *testing.T) {
-	paths, err := filepath.Glob("testdata/steer/*.txt")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no cases in testdata/steer (%v)", err)
-	}
-	for _, path := range paths {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			runSteerCase(t, string(text))
-		})
-	}
-}
+func TestSteerCases(t *testing.T) { forEachCase(t, "testdata/steer/*.txt", runSteerCase) }
 
 // steerCase is a case that is being played.
 type steerCase struct {
