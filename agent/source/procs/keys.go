@@ -45,7 +45,7 @@ const (
 )
 
 // pageMount finds the allocation in the path of a mounted file within its file system. A file that was removed since
-// still says whose it was.
+// still says whose it was. "limits" is limiter.LimitsFile; sources know the pages only by their paths.
 var pageMount = regexp.MustCompile(`^(.*)/([0-9A-Za-z_-]{1,39})/limits(//deleted)?$`)
 
 // NewKeyring returns a keyring for the processes of root/proc; path tells in which directory an allocation's pages are, by
@@ -57,30 +57,18 @@ func NewKeyring(root string, path func(key string) string) *Keyring {
 // Keys implements source.Keys.
 func (k *Keyring) Keys(pids []int) (map[int][]string, error) {
 	k.round++
-	var own *directories
+	own := &directories{table: k.table}
 	keys := make(map[int][]string, len(pids))
 	for _, pid := range pids {
-		start, err := k.table.startTime(pid)
-		was, known := k.known[pid]
-		switch {
-		case err != nil && !known:
-			continue // it ended before it was ever looked at
-		case err == nil && (!known || was.start != start):
-			if own == nil {
-				mounts, err := k.table.mounts("self")
-				if err != nil {
-					return nil, fmt.Errorf("find own mounts: %w", err)
-				}
-				own = &directories{mounts: mounts, found: map[string]location{}}
-			}
-			was = holder{start: start}
-			if was.keys, err = k.lookUp(pid, own); err != nil {
-				continue // it has just ended, or cannot be looked at
-			}
+		found, known, err := k.holder(pid, own)
+		if err != nil {
+			return nil, err
 		}
-		was.asked = k.round
-		k.known[pid] = was
-		keys[pid] = was.keys
+		if known {
+			found.asked = k.round
+			k.known[pid] = found
+			keys[pid] = found.keys
+		}
 	}
 	for pid, was := range k.known {
 		if k.round-was.asked > remembered {
@@ -88,6 +76,21 @@ func (k *Keyring) Keys(pids []int) (map[int][]string, error) {
 		}
 	}
 	return keys, nil
+}
+
+// holder looks a process up, unless that was done since it started. One that has ended is as it was; nothing is known of
+// one that ended before it was ever looked at, or that cannot be looked at. An error means that we cannot see our own mounts.
+func (k *Keyring) holder(pid int, own *directories) (found holder, known bool, err error) {
+	start, ended := k.table.startTime(pid)
+	was, known := k.known[pid]
+	if ended != nil || known && was.start == start {
+		return was, known, nil
+	}
+	if err := own.read(); err != nil {
+		return holder{}, false, err
+	}
+	keys, err := k.lookUp(pid, own)
+	return holder{start: start, keys: keys}, err == nil, nil
 }
 
 // lookUp finds the pages that are mounted where a process lives.
@@ -162,10 +165,24 @@ func unescape(path string) string {
 // location is a directory as its file system knows it, whatever it is mounted as.
 type location struct{ device, root string }
 
-// directories finds out where directories are that we see.
+// directories finds out where directories are that we see, for one round.
 type directories struct {
-	mounts []mount // ours
-	found  map[string]location
+	table  *Table
+	mounts []mount             // ours; nil: not read yet
+	found  map[string]location // not nil once they are read
+}
+
+// read reads our mounts, at the first call.
+func (d *directories) read() error {
+	if d.found != nil {
+		return nil
+	}
+	mounts, err := d.table.mounts("self")
+	if err != nil {
+		return fmt.Errorf("find own mounts: %w", err)
+	}
+	d.mounts, d.found = mounts, map[string]location{}
+	return nil
 }
 
 // locate says in which file system a directory is, and where in it; nowhere, the zero value, if that cannot be told.
