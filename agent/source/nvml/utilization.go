@@ -56,29 +56,37 @@ func (r *Reader) readUtilization() ([]source.ProcessUtilization, error) {
 		if code != nvml.SUCCESS || uuid == "" {
 			continue
 		}
-		wall, monotonic := r.clock()
-		since := sampledSince(r.sampled[uuid], wall)
-		seen[uuid] = since
-		found, code := opened.device.GetProcessUtilization(since)
+		found, last, code := r.cardSamples(opened.device, uuid)
 		if code == nvml.ERROR_UNINITIALIZED {
 			return nil, r.giveUp(codeError("read utilization", code))
 		}
-		if code != nvml.SUCCESS {
-			continue // NOT_FOUND: nobody used the card; else it does not tell
-		}
-		for _, sample := range found {
-			age := wall - time.Duration(min(sample.TimeStamp, maxStamp))*time.Microsecond
-			// A driver hands out room for more samples than it has.
-			if sample.TimeStamp <= since || sample.Pid == 0 || sample.SmUtil > 100 || age < -oldestSample {
-				continue
-			}
-			seen[uuid] = max(seen[uuid], sample.TimeStamp)
-			samples = append(samples, source.ProcessUtilization{GPUUUID: uuid, PID: int(sample.Pid),
-				Busy: float64(sample.SmUtil) / 100, At: monotonic - max(0, age)})
-		}
+		samples, seen[uuid] = append(samples, found...), last
 	}
 	r.sampled = seen
 	return samples, nil
+}
+
+// cardSamples reads the samples of one card that are new, and the stamp of the last one. With any code but SUCCESS there
+// are none: nobody used the card (NOT_FOUND), or it does not tell.
+func (r *Reader) cardSamples(device nvml.Device, uuid string) (samples []source.ProcessUtilization, last uint64, code nvml.Return) {
+	wall, monotonic := r.clock()
+	since := sampledSince(r.sampled[uuid], wall)
+	found, code := device.GetProcessUtilization(since)
+	if code != nvml.SUCCESS {
+		return nil, since, code
+	}
+	last = since
+	for _, sample := range found {
+		age := wall - time.Duration(min(sample.TimeStamp, maxStamp))*time.Microsecond
+		// A driver hands out room for more samples than it has.
+		if sample.TimeStamp <= since || sample.Pid == 0 || sample.SmUtil > 100 || age < -oldestSample {
+			continue
+		}
+		last = max(last, sample.TimeStamp)
+		samples = append(samples, source.ProcessUtilization{GPUUUID: uuid, PID: int(sample.Pid),
+			Busy: float64(sample.SmUtil) / 100, At: monotonic - max(0, age)})
+	}
+	return samples, last, code
 }
 
 // maxStamp is the latest stamp that can be reckoned with.
