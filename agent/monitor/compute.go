@@ -48,7 +48,8 @@ const samePeriod = time.Second / 12
 
 // CollectCompute merges what the pages and the driver say at time now: samples of processes become samples of that of their
 // allocations, by keys, which is a tenant of the GPU. A process without one is foreign there.
-func CollectCompute(now time.Duration, tenants []source.ComputeUsage, samples []source.ProcessUtilization, keys map[int][]string) *Compute {
+func CollectCompute(now time.Duration, tenants []source.ComputeUsage, samples []source.ProcessUtilization,
+	keys map[int][]string) *Compute {
 	compute := &Compute{Now: now, Tenants: slices.Clone(tenants)}
 	slices.SortStableFunc(compute.Tenants, func(a, b Tenant) int {
 		return cmp.Or(strings.Compare(a.GPUUUID, b.GPUUUID), strings.Compare(a.Key, b.Key))
@@ -61,8 +62,8 @@ func CollectCompute(now time.Duration, tenants []source.ComputeUsage, samples []
 		return cmp.Or(strings.Compare(a.GPUUUID, b.GPUUUID), cmp.Compare(a.At, b.At))
 	})
 	for len(ordered) > 0 {
-		length := 1
-		for length < len(ordered) && ordered[length].GPUUUID == ordered[0].GPUUUID && ordered[length].At-ordered[0].At < samePeriod {
+		first, length := ordered[0], 1
+		for length < len(ordered) && ordered[length].GPUUUID == first.GPUUUID && ordered[length].At-first.At < samePeriod {
 			length++
 		}
 		compute.Samples = append(compute.Samples, compute.sumPeriod(ordered[:length], keys)...)
