@@ -57,7 +57,7 @@ func TestCaptureIsLeftAlone(t *testing.T) {
 			if done := p.done(patience); done.number(t, "kernels") != kernels {
 				t.Fatalf("the graph has %s kernels, want %d", done["kernels"], kernels)
 			}
-			mustShare(t, 30, 5, func() float64 {
+			mustShare(t, 30, 2, func() used {
 				c := newCard(t)
 				p := c.limited(30, program, arguments...)
 				defer p.kill()
@@ -69,7 +69,7 @@ func TestCaptureIsLeftAlone(t *testing.T) {
 					t.Errorf("the capture took %.0f ms, without limits %.0f", got.took, want.took)
 				}
 				time.Sleep(settle)
-				return c.percentOver(length - settle)
+				return c.over(length - settle)
 			})
 		})
 	}

@@ -5,11 +5,10 @@ package computetest
 
 import (
 	"encoding/json"
-	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -89,15 +88,17 @@ type mark struct {
 	at      time.Duration         // monotonic
 	busy    time.Duration         // the whole card
 	clients map[int]time.Duration // live processes
+	waiting map[int]time.Duration // what each of their threads has waited for a processor
 }
 
 func (c *card) mark() mark {
 	c.t.Helper()
 	status := c.status()
-	m := mark{time.Duration(status.MonotonicNS), time.Duration(status.GPUs[0].BusyNS), map[int]time.Duration{}}
+	m := mark{at: time.Duration(status.MonotonicNS), busy: time.Duration(status.GPUs[0].BusyNS), clients: map[int]time.Duration{}}
 	for _, client := range status.GPUs[0].Clients {
 		m.clients[client.PID] = time.Duration(client.BusyNS)
 	}
+	m.waiting = waitedForProcessor(slices.Collect(maps.Keys(m.clients)))
 	return m
 }
 
@@ -116,12 +117,12 @@ func (m mark) percentOf(t *testing.T, pid int, earlier mark) float64 {
 	return 100 * float64(busy-earlier.clients[pid]) / float64(m.at-earlier.at)
 }
 
-// percentOver watches the card for a while.
-func (c *card) percentOver(d time.Duration) float64 {
+// over watches the card for a while.
+func (c *card) over(d time.Duration) used {
 	c.t.Helper()
 	first := c.mark()
 	time.Sleep(d)
-	return c.mark().percentSince(first)
+	return c.mark().since(first)
 }
 
 // shortTemp is a directory with a path short enough for sockets, removed when the test ends.
@@ -145,53 +146,4 @@ func pick[T any](scaled, long T) T {
 		return long
 	}
 	return scaled
-}
-
-// tries is how often a program may get less than its share before that is believed: a machine that is busy with
-// something else can keep a program from using what it has. More than its share is believed the first time.
-const tries = 3
-
-// busyLoad is the load per processor (/proc/loadavg) from which on less than a share says nothing of vgpud.
-const busyLoad = 2.5
-
-// busyMachine says whether the machine is too busy for programs to use what they have.
-func busyMachine(t *testing.T) bool {
-	t.Helper()
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var load float64
-	if _, err := fmt.Sscan(string(text), &load); err != nil {
-		t.Fatal(err)
-	}
-	return load > busyLoad*float64(runtime.NumCPU())
-}
-
-// mustShare runs measure, which answers a percentage, until that is within tolerance of want.
-func mustShare(t *testing.T, want, tolerance float64, measure func() float64) {
-	t.Helper()
-	for try := 1; ; try++ {
-		got := measure()
-		t.Logf("busy %.2f %% of the time, want %.4g ± %.4g", got, want, tolerance)
-		if judge(t, got < want-tolerance, got > want+tolerance, try) {
-			return
-		}
-	}
-}
-
-// judge fails the test if somebody had more than its share, or less the last time. False: try again.
-func judge(t *testing.T, less, more bool, try int) (done bool) {
-	t.Helper()
-	switch {
-	case more:
-		t.Error("more than the share")
-	case less && try < tries:
-		return false
-	case less && busyMachine(t):
-		t.Log("less than the share, on a machine that is busy with something else")
-	case less:
-		t.Error("less than the share")
-	}
-	return true
 }

@@ -18,7 +18,7 @@ import (
 // percent of it: it prints the same, takes as much of the card, and that is 30 percent of the time.
 func mustBeEqualAndSlowed(t *testing.T, settings []string, environment func(*card) []string, arguments ...string) {
 	t.Helper()
-	run := func(c *card, command *exec.Cmd) (output string, busy time.Duration, percent float64) {
+	run := func(c *card, command *exec.Cmd) (output string, busy time.Duration, share used) {
 		command.Env = append(slices.DeleteFunc(command.Env, func(line string) bool { return strings.HasPrefix(line, "LD_LIBRARY_PATH=") }),
 			environment(c)...)
 		p := start(t, command)
@@ -26,26 +26,26 @@ func mustBeEqualAndSlowed(t *testing.T, settings []string, environment func(*car
 		if p.err != nil {
 			p.fail("ended: %v", p.err)
 		}
-		return p.printed(), last.busy, last.percentSince(first)
+		return p.printed(), last.busy, last.since(first)
 	}
 	c := newCard(t, settings...)
 	command := exec.Command(arguments[0], arguments[1:]...)
 	command.Env = append(cleanEnvironment(), c.environment()...)
-	want, wantBusy, percent := run(c, command)
-	if percent < 60 {
-		t.Fatalf("without a limit the card is busy %.1f %% of the time: the program does not depend on it", percent)
+	want, wantBusy, whole := run(c, command)
+	if whole.percent < 60 {
+		t.Fatalf("without a limit the card is busy %.1f %% of the time: the program does not depend on it", whole.percent)
 	}
 	// A program that waits for the card after each frame cannot use all that it has.
-	mustShare(t, 28, 5, func() float64 {
+	mustShare(t, 28, 5, func() used {
 		c := newCard(t, settings...)
-		got, busy, percent := run(c, c.limitedCommand(30, arguments[0], arguments[1:]...))
+		got, busy, share := run(c, c.limitedCommand(30, arguments[0], arguments[1:]...))
 		if got != want {
 			t.Errorf("under a limit it prints\n%s\nwithout\n%s", got, want)
 		}
 		if busy < wantBusy*99/100 || busy > wantBusy*101/100 {
 			t.Errorf("under a limit the card was busy for %s, without for %s", busy, wantBusy)
 		}
-		return percent
+		return share
 	})
 }
 

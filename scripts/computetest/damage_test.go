@@ -50,13 +50,11 @@ func TestDamagedUsagePageRaisesNoShare(t *testing.T) {
 				time.Sleep(250 * time.Millisecond)
 				p.await("launch", before+1, time.Second)
 			}
-			if got := c.mark().percentSince(first); got > 33 || got < 10 {
-				t.Errorf("while the page was damaged the card was busy %.1f %% of the time, want 30 at most", got)
-			}
-			// Once nobody damages it any more, the share is there again.
-			if got := c.percentOver(3 * time.Second); got > 33 || got < 20 {
-				t.Errorf("after the damage the card was busy %.1f %% of the time, want 30", got)
-			}
+			// Each time, what the program had saved up may be gone, and a debt may be there that it does not have, of a
+			// second at most. That is to its own harm; more than the share it gets by a burst at most.
+			mustBeWithin(t, "while the page is damaged", c.mark().since(first), 10, 33)
+			// Once nobody damages it any more, the share is there again, after that debt.
+			mustBeWithin(t, "after the damage", c.over(3*time.Second), 20, 33)
 		})
 	}
 }

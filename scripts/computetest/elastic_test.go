@@ -34,14 +34,15 @@ func TestElasticLendsAndGivesBack(t *testing.T) {
 	flood := floodFor(t, "kernel=busy_2ms")
 	a := n.start("a", slicesOfA, flood...)
 	time.Sleep(settle)
-	n.mustHave("alone", phase, a.between(90, 101))
+	n.mustHave("alone", phase, a.between(95, 101))
 	for range 2 {
 		b := n.start("b", slicesOfB, flood...)
 		time.Sleep(time.Until(b.at.Add(time.Second)))
-		n.mustHave("from a second after B's start", phase, a.between(28, 39.5), b.between(45, 101))
+		n.mustHave("a second after B's start", settle, a.between(28, 39.5), b.between(45, 101))
+		n.mustHave("from then on", phase, a.between(28, 39.5), b.between(45, 101))
 		b.end()
 		time.Sleep(settle)
-		n.mustHave("after B's end", phase, a.between(90, 101))
+		n.mustHave("after B's end", phase, a.between(95, 101))
 	}
 }
 
@@ -100,8 +101,8 @@ func TestPolicyIsVisible(t *testing.T) {
 			eventually(t, patience, "the metrics name the mode", func() bool {
 				return strings.Contains(strings.Join(n.series("vgpud_slice_compute", p.name), "\n"), `mode="`+test.mode+`"`)
 			})
-			if !strings.Contains(n.log(), test.mode) {
-				t.Errorf("the agent's log does not say %s", test.mode)
+			if !strings.Contains(n.log(), test.env) {
+				t.Errorf("the agent's log does not say %q", test.env)
 			}
 		})
 	}
@@ -113,10 +114,10 @@ func TestAgentComesAndGoes(t *testing.T) {
 	for _, test := range []struct {
 		mode   string
 		signal syscall.Signal
-		most   [2]float64 // percent that A and B may have
+		most   [2]float64 // percent that A and B may have, over a second or more
 	}{
-		{"hard", syscall.SIGKILL, [2]float64{34, 65}}, // over two seconds; the end-to-end tests watch for longer
-		{"hard", syscall.SIGTERM, [2]float64{34, 65}},
+		{"hard", syscall.SIGKILL, [2]float64{33, 63}},
+		{"hard", syscall.SIGTERM, [2]float64{33, 63}},
 		{"elastic", syscall.SIGKILL, [2]float64{46, 74}}, // a tenth is lent
 	} {
 		t.Run(fmt.Sprint(test.mode, " ", test.signal), func(t *testing.T) {
@@ -128,7 +129,7 @@ func TestAgentComesAndGoes(t *testing.T) {
 			check := func(when string, d time.Duration) {
 				t.Helper()
 				launches := [2]int{len(a.all("launch")), len(b.all("launch"))}
-				n.mustHave(when, d, a.between(26, test.most[0]), b.between(54, test.most[1]))
+				n.mustHave(when, d, a.between(27, test.most[0]), b.between(56, test.most[1]))
 				a.await("launch", launches[0]+1, time.Second)
 				b.await("launch", launches[1]+1, time.Second)
 			}
@@ -159,7 +160,10 @@ func TestLoansEndWithTheAgent(t *testing.T) {
 	time.Sleep(70 * time.Second)
 	n.mustHave("long after the agent's end", phase, a.between(25, 33))
 	n.startAgent()
-	eventually(t, patience, "the next agent lends again", func() bool { return n.percent(time.Second, a)[0] > 90 })
+	eventually(t, patience, "the next agent lends again", func() bool {
+		shares, _ := n.percent(time.Second, a)
+		return shares[0] > 90
+	})
 }
 
 // Both are held exactly though their kernels differ, as are those of several programs in one container.

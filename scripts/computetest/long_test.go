@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// longestWait is the documented bound of one wait for GPU time; what is still owed then is carried.
-const longestWait = 10 * time.Second
+// boundOfWait is the documented bound of one wait for GPU time; what is still owed then is carried.
+const boundOfWait = 10 * time.Second
 
 // A kernel cannot be stopped, so one that is longer than any period of control is paid for afterwards.
 func TestKernelsThatTheProgramWaitsFor(t *testing.T) {
@@ -19,18 +19,19 @@ func TestKernelsThatTheProgramWaitsFor(t *testing.T) {
 		t.Parallel()
 		kernel := pick(150*time.Millisecond, 2*time.Second)
 		length, flood := 60*kernel, program(t, "flood")
-		mustShare(t, 20, 2, func() float64 {
+		mustShare(t, 20, 2, func() used {
 			c := newCard(t)
 			p := c.limited(20, flood, "kernel="+kernelName(kernel), "sync=each", "log=1",
 				fmt.Sprintf("seconds=%.1f", (length+patience).Seconds()))
 			defer p.kill()
 			p.ready()
-			got := c.percentOver(length)
+			got := c.over(length)
 			mustWaitBetween(t, p.all("launch"), kernel)
 			return got
 		})
 	})
-	t.Run("short", flooded{"", 20, []string{"kernel=busy_5ms", "sync=each"}, 6 * time.Second, 30 * time.Second, 20, 2}.run)
+	short := flooded{percent: 20, arguments: []string{"kernel=busy_5ms", "sync=each"}, scaled: 6 * time.Second}
+	t.Run("short", func(t *testing.T) { short.run(t) })
 }
 
 // mustWaitBetween fails the test unless the launches, each of which the program waited for, waited four times as long
@@ -57,7 +58,7 @@ func TestDebtIsCarriedAndPaidBack(t *testing.T) {
 	length := 6 * kernel // the debt is paid back after five times the kernel
 	flood := program(t, "flood")
 	// While the kernel runs nobody knows what it costs, and what the others could have had meanwhile may be forfeited.
-	mustShare(t, 19, 3, func() float64 {
+	mustShare(t, 19, 3, func() used {
 		c := newCard(t)
 		p := c.limited(20, flood, "first="+kernelName(kernel), "kernel=busy_1ms", "log=1",
 			fmt.Sprintf("seconds=%.1f", (length+patience).Seconds()))
@@ -69,13 +70,13 @@ func TestDebtIsCarriedAndPaidBack(t *testing.T) {
 			t.Errorf("after four times the kernel's time the card was busy %.1f %% of it, want 25 at most", got)
 		}
 		time.Sleep(length - 4*kernel)
-		got := c.mark().percentSince(first)
+		got := c.mark().since(first)
 		longest := 0.0
 		for _, launch := range p.all("launch") {
 			longest = max(longest, launch.number(t, "took_ms"))
 		}
-		if limit := float64((longestWait + time.Second).Milliseconds()); longest > limit || longest < float64(longestWait.Milliseconds()) {
-			t.Errorf("the longest wait was %.0f ms, want %s", longest, longestWait)
+		if limit := float64((boundOfWait + time.Second).Milliseconds()); longest > limit || longest < float64(boundOfWait.Milliseconds()) {
+			t.Errorf("the longest wait was %.0f ms, want %s", longest, boundOfWait)
 		}
 		return got
 	})

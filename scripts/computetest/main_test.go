@@ -6,7 +6,9 @@
 // does it: it runs build/vgpud and build/libvgpu.so.
 //
 // The programs are those of the end-to-end tests (scripts/e2e/client). What would take minutes is scaled down;
-// VGPU_TEST_LONG=1 takes the times that users see.
+// VGPU_TEST_LONG=1 takes the times that users see. Less than a share is a failure, unless the programs had to wait for
+// processors: then the test is a skip, which VGPU_TEST_REQUIRE=quiet makes a failure, too (on a machine with nothing else
+// to do).
 //
 //	go test ./scripts/computetest
 //	VGPU_TEST_LONG=1 go test -timeout 30m ./scripts/computetest

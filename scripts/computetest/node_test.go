@@ -145,16 +145,18 @@ func (n *node) start(name string, slices int, arguments ...string) *pod {
 	return &pod{process: p, name: uid, pid: p.ready(), at: time.Now(), env: a.Response.GetEnvs(), node: n}
 }
 
-// percent watches the card for a while and answers what each pod had of it.
-func (n *node) percent(d time.Duration, pods ...*pod) (shares []float64) {
+// percent watches the card for a while and answers what each pod had of it, and how long a thread of them or of the agent
+// waited for a processor.
+func (n *node) percent(d time.Duration, pods ...*pod) (shares []float64, waited float64) {
 	n.t.Helper()
-	first := n.card.mark()
+	agent := []int{n.agent.command.Process.Pid}
+	first, before := n.card.mark(), waitedForProcessor(agent)
 	time.Sleep(d)
-	last := n.card.mark()
+	last, after := n.card.mark(), waitedForProcessor(agent)
 	for _, p := range pods {
 		shares = append(shares, last.percentOf(n.t, p.pid, first))
 	}
-	return shares
+	return shares, max(last.waitedSince(first), longestWait(before, after, last.at-first.at))
 }
 
 // bounds are percentages of the card that a pod may have.
@@ -165,8 +167,7 @@ type bounds struct {
 
 func (p *pod) between(low, high float64) bounds { return bounds{p, low, high} }
 
-// mustHave watches the card for a while and fails the test unless each pod has what it is to have. As with mustShare,
-// less than that is only believed when it is so again and again.
+// mustHave watches the card for a while and fails the test unless each pod has what it is to have; see judge.
 func (n *node) mustHave(when string, d time.Duration, want ...bounds) {
 	n.t.Helper()
 	var pods []*pod
@@ -174,7 +175,7 @@ func (n *node) mustHave(when string, d time.Duration, want ...bounds) {
 		pods = append(pods, b.pod)
 	}
 	for try := 1; ; try++ {
-		got := n.percent(d, pods...)
+		got, waited := n.percent(d, pods...)
 		var less, more bool
 		text := when + ":"
 		for i, b := range want {
@@ -182,7 +183,7 @@ func (n *node) mustHave(when string, d time.Duration, want ...bounds) {
 			text += fmt.Sprintf(" %s has %.1f %% (want %g to %g)", b.pod.name, got[i], b.low, b.high)
 		}
 		n.t.Log(text)
-		if judge(n.t, less, more, try) {
+		if judge(n.t, less, more, waited, try) {
 			return
 		}
 	}
@@ -190,7 +191,7 @@ func (n *node) mustHave(when string, d time.Duration, want ...bounds) {
 
 // series returns the lines of the metrics file about a pod that begin with this name.
 func (n *node) series(name, pod string) (found []string) {
-	for _, line := range strings.Split(n.metrics(), "\n") {
+	for line := range strings.SplitSeq(n.metrics(), "\n") {
 		if strings.HasPrefix(line, name) && strings.Contains(line, `pod="`+pod+`"`) {
 			found = append(found, line)
 		}

@@ -4,6 +4,7 @@
 package computetest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,25 +15,24 @@ import (
 // settle is left out at the start of a run: costs are learnt there, and a first launch has credit.
 const settle = time.Second
 
-// flooded is a program that keeps the card busy under a limit, and how much of the card's time it is to get.
+// flooded is a program that keeps the card busy under a limit.
 type flooded struct {
-	name            string
-	percent         int
-	arguments       []string // of flood
-	scaled, long    time.Duration
-	want, tolerance float64
+	name      string
+	percent   int           // of --cores; 0: 30
+	arguments []string      // of flood
+	scaled    time.Duration // how long it is watched; 0: 4 s
+	want      float64       // percent of the card's time that it is to get; 0: what it may
+	tolerance float64       // percent; 0: 2
 }
 
-// run measures one share on a card of its own.
-func (f flooded) run(t *testing.T) { f.runWith(t) }
-
-// runWith is run with variables in the program's environment.
-func (f flooded) runWith(t *testing.T, variables ...string) {
+// run measures one share on a card of its own, with variables in the program's environment.
+func (f flooded) run(t *testing.T, variables ...string) {
 	t.Helper()
 	t.Parallel()
-	length := pick(f.scaled, f.long)
+	length := pick(cmp.Or(f.scaled, 4*time.Second), 20*time.Second)
 	flood := program(t, "flood")
-	mustShare(t, f.want, f.tolerance, func() float64 {
+	f.percent = cmp.Or(f.percent, 30)
+	mustShare(t, cmp.Or(f.want, float64(f.percent)), cmp.Or(f.tolerance, 2), func() used {
 		c := newCard(t)
 		command := c.limitedCommand(f.percent, flood, append(f.arguments, fmt.Sprintf("seconds=%.1f", (length+patience).Seconds()))...)
 		command.Env = append(command.Env, variables...)
@@ -40,48 +40,51 @@ func (f flooded) runWith(t *testing.T, variables ...string) {
 		defer p.kill()
 		p.ready()
 		time.Sleep(settle)
-		return c.percentOver(length - settle)
+		return c.over(length - settle)
 	})
+}
+
+// runAll runs each as a test of its own.
+func runAll(t *testing.T, all []flooded) {
+	t.Helper()
+	t.Parallel()
+	for _, f := range all {
+		t.Run(f.name, func(t *testing.T) { f.run(t) })
+	}
 }
 
 // Work that is sent as a graph pays for all of its kernels, whatever else is in the graph.
 func TestGraphsKeepToTheirShare(t *testing.T) {
-	t.Parallel()
-	for _, f := range []flooded{
-		{"one kernel", 30, []string{"path=graph", "kernel=busy_10ms"}, 5 * time.Second, 20 * time.Second, 30, 5},
-		{"a hundred kernels", 30, []string{"path=graph", "nodes=100", pick("kernel=busy_1ms", "kernel=busy_10ms")},
-			8 * time.Second, 20 * time.Second, 30, 5},
-		{"child graph and memsets", 30, []string{"path=rich", "nodes=9", "kernel=busy_10ms"}, 6 * time.Second, 20 * time.Second, 30, 5},
-		{"captured", 30, []string{"path=capture", "nodes=20", "kernel=busy_1ms"}, 5 * time.Second, 20 * time.Second, 30, 5},
-		{"kernels are changed", 30, []string{"path=graph", "nodes=1", "kernel=busy_2ms", "other=busy_8ms"},
-			5 * time.Second, 20 * time.Second, 30, 5},
-		{"short graphs on many streams", 30, []string{"path=graph", "nodes=4", "kernel=busy_100us", "streams=4"},
-			5 * time.Second, 20 * time.Second, 30, 5},
-	} {
-		t.Run(f.name, f.run)
-	}
+	runAll(t, []flooded{
+		{name: "one kernel", arguments: []string{"path=graph", "kernel=busy_10ms"}, scaled: 5 * time.Second},
+		{name: "a hundred kernels", arguments: []string{"path=graph", "nodes=100", pick("kernel=busy_1ms", "kernel=busy_10ms")},
+			scaled: 8 * time.Second},
+		{name: "child graph and memsets", arguments: []string{"path=rich", "nodes=9", "kernel=busy_10ms"}, scaled: 6 * time.Second},
+		{name: "captured", arguments: []string{"path=capture", "nodes=20", "kernel=busy_1ms"}, scaled: 5 * time.Second},
+		{name: "kernels are changed", arguments: []string{"path=graph", "nodes=1", "kernel=busy_2ms", "other=busy_8ms"}, scaled: 5 * time.Second},
+		{name: "short graphs on many streams", arguments: []string{"path=graph", "nodes=4", "kernel=busy_100us", "streams=4"}, scaled: 5 * time.Second},
+	})
 }
 
 // Every function that starts a kernel is held to the share.
 func TestEveryWayToLaunchKeepsToItsShare(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"launch", "ex", "cooperative", "multi", "old", "grid", "ptsz"} {
-		t.Run(path, flooded{"", 30, []string{"path=" + path, "kernel=busy_2ms", "grid=512"}, 4 * time.Second, 20 * time.Second, 30, 4}.run)
+		f := flooded{arguments: []string{"path=" + path, "kernel=busy_2ms", "grid=512"}}
+		t.Run(path, func(t *testing.T) { f.run(t) })
 	}
 }
 
 // Work whose length nobody knows yet, again and again: it is held to the share all the same.
 func TestWorkThatIsAlwaysNew(t *testing.T) {
-	t.Parallel()
-	for _, f := range []flooded{
-		{"a kernel for each launch", 30, []string{"kernel=busy_5ms", "kernels=5000"}, 6 * time.Second, 20 * time.Second, 30, 5},
-		{"a kernel for each launch, waited for", 30, []string{"kernel=busy_5ms", "kernels=5000", "sync=each"}, 5 * time.Second, 20 * time.Second, 30, 5},
-		{"a graph for each launch", 30, []string{"path=fresh", "nodes=10", "kernel=busy_2ms"}, 6 * time.Second, 20 * time.Second, 30, 5},
-		// Each is measured before the next goes, so there may be less than the share.
-		{"a small graph for each launch", 30, []string{"path=fresh", "kernel=busy_20us"}, 5 * time.Second, 20 * time.Second, 24, 10},
-	} {
-		t.Run(f.name, f.run)
-	}
+	runAll(t, []flooded{
+		{name: "a kernel for each launch", arguments: []string{"kernel=busy_5ms", "kernels=5000"}, scaled: 6 * time.Second},
+		{name: "a kernel for each launch, waited for", arguments: []string{"kernel=busy_5ms", "kernels=5000", "sync=each"}, scaled: 5 * time.Second},
+		{name: "a graph for each launch", arguments: []string{"path=fresh", "nodes=10", "kernel=busy_2ms"}, scaled: 6 * time.Second},
+		// Each is measured before the next goes, and pays a deposit of fifty times its cost till then: a third of the share
+		// is what that leaves.
+		{name: "a small graph for each launch", arguments: []string{"path=fresh", "kernel=busy_20us"}, scaled: 5 * time.Second, want: 19, tolerance: 13},
+	})
 }
 
 // Programs that launch once, wait for the GPU and end, one after the other.
@@ -91,12 +94,12 @@ func TestShortProcessesPay(t *testing.T) {
 		t.Run(kernel, func(t *testing.T) {
 			t.Parallel()
 			flood := program(t, "flood")
-			mustShare(t, 20, 4, func() float64 {
+			mustShare(t, 20, 2, func() used {
 				c := newCard(t)
 				p := c.limited(20, "sh", "-c", "while :; do "+flood+" count=1 kernel="+kernel+"; done")
 				defer p.kill()
 				p.await("done", 2, patience)
-				return c.percentOver(6 * time.Second)
+				return c.over(6 * time.Second)
 			})
 		})
 	}
@@ -106,8 +109,8 @@ func TestShortProcessesPay(t *testing.T) {
 func TestFunctionsFromTheDriverAreLimited(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"launch", "graph", "ptsz"} {
-		f := flooded{"", 30, []string{"path=" + path, "kernel=busy_2ms"}, 4 * time.Second, 20 * time.Second, 30, 4}
-		t.Run(path, func(t *testing.T) { f.runWith(t, "CLIENT_DOOR=getproc") })
+		f := flooded{arguments: []string{"path=" + path, "kernel=busy_2ms"}}
+		t.Run(path, func(t *testing.T) { f.run(t, "CLIENT_DOOR=getproc") })
 	}
 }
 
@@ -118,21 +121,21 @@ func TestVariableOnlyLowersTheShare(t *testing.T) {
 		variable        string
 		want, tolerance float64
 	}{
-		{"CUDA_DEVICE_SM_LIMIT=20", 20, 4},
-		{"CUDA_DEVICE_SM_LIMIT_0=20", 20, 4},
-		{"CUDA_DEVICE_SM_LIMIT= 20 ", 20, 4},
-		{"CUDA_DEVICE_SM_LIMIT=80", 50, 4},
-		{"CUDA_DEVICE_SM_LIMIT=100", 50, 4},
-		{"CUDA_DEVICE_SM_LIMIT=", 50, 4},
-		{"CUDA_DEVICE_SM_LIMIT=0", 1, 1},
-		{"CUDA_DEVICE_SM_LIMIT=-5", 1, 1},
-		{"CUDA_DEVICE_SM_LIMIT=50%", 1, 1},
-		{"CUDA_DEVICE_SM_LIMIT=12.5", 1, 1},
-		{"CUDA_DEVICE_SM_LIMIT=101", 1, 1},
-		{"CUDA_DEVICE_SM_LIMIT=abc", 1, 1},
+		{"CUDA_DEVICE_SM_LIMIT=20", 20, 2},
+		{"CUDA_DEVICE_SM_LIMIT_0=20", 20, 2},
+		{"CUDA_DEVICE_SM_LIMIT= 20 ", 20, 2},
+		{"CUDA_DEVICE_SM_LIMIT=80", 50, 2},
+		{"CUDA_DEVICE_SM_LIMIT=100", 50, 2},
+		{"CUDA_DEVICE_SM_LIMIT=", 50, 2},
+		{"CUDA_DEVICE_SM_LIMIT=0", 1, 0.5},
+		{"CUDA_DEVICE_SM_LIMIT=-5", 1, 0.5},
+		{"CUDA_DEVICE_SM_LIMIT=50%", 1, 0.5},
+		{"CUDA_DEVICE_SM_LIMIT=12.5", 1, 0.5},
+		{"CUDA_DEVICE_SM_LIMIT=101", 1, 0.5},
+		{"CUDA_DEVICE_SM_LIMIT=abc", 1, 0.5},
 	} {
-		f := flooded{"", 50, []string{"kernel=busy_1ms"}, 3 * time.Second, 3 * time.Second, test.want, test.tolerance}
-		t.Run(test.variable, func(t *testing.T) { f.runWith(t, test.variable) })
+		f := flooded{percent: 50, arguments: []string{"kernel=busy_1ms"}, scaled: 3 * time.Second, want: test.want, tolerance: test.tolerance}
+		t.Run(test.variable, func(t *testing.T) { f.run(t, test.variable) })
 	}
 }
 
@@ -160,39 +163,32 @@ func TestExecRefusesSharesThatAreNone(t *testing.T) {
 func TestExecWithoutAShare(t *testing.T) {
 	t.Parallel()
 	flood := program(t, "flood")
-	mustShare(t, 100, 3, func() float64 {
+	mustShare(t, 100, 3, func() used {
 		c := newCard(t)
 		command := c.limitedCommand(1, flood, "kernel=busy_1ms", "seconds=60")
 		command.Args = slices.DeleteFunc(command.Args, func(argument string) bool { return argument == "--cores=1" })
 		p := start(t, command)
 		defer p.kill()
 		p.ready()
-		return c.percentOver(2 * time.Second)
+		return c.over(2 * time.Second)
 	})
 }
 
 // From nothing to the whole card: the least there is, and no limit.
 func TestSmallestAndLargestShare(t *testing.T) {
-	t.Parallel()
-	for _, f := range []flooded{
-		{"1 percent", 1, []string{"kernel=busy_1ms"}, 8 * time.Second, 30 * time.Second, 1, 0.5},
-		{"10 percent of tiny kernels", 10, []string{"kernel=busy_20us"}, 5 * time.Second, 20 * time.Second, 10, 3},
-		{"90 percent", 90, []string{"kernel=busy_2ms"}, 5 * time.Second, 20 * time.Second, 90, 4},
-		{"100 percent", 100, []string{"kernel=busy_2ms"}, 4 * time.Second, 20 * time.Second, 100, 3},
-	} {
-		t.Run(f.name, f.run)
-	}
+	runAll(t, []flooded{
+		{name: "1 percent", percent: 1, arguments: []string{"kernel=busy_1ms"}, scaled: 8 * time.Second, tolerance: 0.5},
+		{name: "10 percent of tiny kernels", percent: 10, arguments: []string{"kernel=busy_20us"}, scaled: 5 * time.Second},
+		{name: "90 percent", percent: 90, arguments: []string{"kernel=busy_2ms"}, scaled: 5 * time.Second},
+		{name: "100 percent", percent: 100, arguments: []string{"kernel=busy_2ms"}},
+	})
 }
 
 // Streams and threads of one process have one credit together.
 func TestManyThreadsAndStreamsShareOneCredit(t *testing.T) {
-	t.Parallel()
-	for _, f := range []flooded{
-		{"16 threads", 30, []string{"threads=16", "kernel=busy_2ms"}, 5 * time.Second, 20 * time.Second, 30, 4},
-		{"16 streams", 30, []string{"streams=16", "kernel=busy_2ms"}, 5 * time.Second, 20 * time.Second, 30, 4},
-		{"16 threads that wait for the GPU", 30, []string{"threads=16", "kernel=busy_2ms", "sync=each"},
-			5 * time.Second, 20 * time.Second, 30, 4},
-	} {
-		t.Run(f.name, f.run)
-	}
+	runAll(t, []flooded{
+		{name: "16 threads", arguments: []string{"threads=16", "kernel=busy_2ms"}, scaled: 5 * time.Second},
+		{name: "16 streams", arguments: []string{"streams=16", "kernel=busy_2ms"}, scaled: 5 * time.Second},
+		{name: "16 threads that wait for the GPU", arguments: []string{"threads=16", "kernel=busy_2ms", "sync=each"}, scaled: 5 * time.Second},
+	})
 }

@@ -157,7 +157,7 @@ func (p *process) all(key string) (found []fields) {
 	for _, line := range p.lines {
 		if strings.HasPrefix(line, key+"=") {
 			f := fields{}
-			for _, word := range strings.Fields(line) {
+			for word := range strings.FieldsSeq(line) {
 				name, value, _ := strings.Cut(word, "=")
 				f[name] = value
 			}

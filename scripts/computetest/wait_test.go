@@ -108,7 +108,7 @@ func TestShareHoldsInAnotherTimeNamespace(t *testing.T) {
 			err := exec.Command(move[0], append(move[1:], "true")...).Run()
 			require.Need(t, "root", err == nil, "no time namespace can be made")
 			flood := []string{program(t, "flood"), "kernel=busy_2ms", "seconds=60"}
-			mustShare(t, 30, 4, func() float64 {
+			mustShare(t, 30, 2, func() used {
 				c := newCardIn(t, move)
 				arguments := flood
 				if !test.whole {
@@ -122,7 +122,7 @@ func TestShareHoldsInAnotherTimeNamespace(t *testing.T) {
 				defer p.kill()
 				p.ready()
 				time.Sleep(settle)
-				return c.percentOver(4 * time.Second)
+				return c.over(4 * time.Second)
 			})
 		})
 	}
