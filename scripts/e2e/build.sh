@@ -7,7 +7,8 @@
 # changed is not built again.
 set -euo pipefail
 
-out=$1
+mkdir -p "$1"
+out=$(cd "$1" && pwd) # where the builds in other folders find it, too
 cd "$(dirname "$0")"
 export GOFLAGS=-buildvcs=false CGO_ENABLED=1 # the flags of all builds of the project: one build cache serves all
 started=$SECONDS
