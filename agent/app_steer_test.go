@@ -422,7 +422,7 @@ func launchFor(pacer *limiter.Pacer, now, amount time.Duration) {
 			return
 		}
 		if ticket.Sample {
-			pacer.Measured(&ticket, kernel)
+			pacer.Measured(&ticket, kernel, now)
 		}
 	}
 }

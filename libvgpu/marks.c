@@ -229,7 +229,7 @@ static CUresult look(const struct vgpu_mark *mark, float *milliseconds) {
 static void settle_measured(const struct vgpu_marked *marked, uint64_t elapsed_ns) {
   vgpu_failures_end(marked->ticket.cost);
   if (marked->extra_ns != 0) vgpu_rate_correct(&marked->pacer->rate, -(int64_t)marked->extra_ns);
-  if (!is_unclean(marked, elapsed_ns)) vgpu_pace_measured(marked->pacer, &marked->ticket, elapsed_ns);
+  if (!is_unclean(marked, elapsed_ns)) vgpu_pace_measured(marked->pacer, &marked->ticket, elapsed_ns, vgpu_now_ns());
 }
 
 /* Nobody will know what the launch took. */

@@ -92,9 +92,9 @@ func (p *Pacer) Ask(function uintptr, blocks uint64, threads uint32, now, waited
 	return time.Duration(wait)
 }
 
-// Measured tells how long a launch with Sample took, by the GPU's clock.
-func (p *Pacer) Measured(t *Ticket, elapsed time.Duration) {
-	C.vgpu_pace_measured(&p.c.pacer, &t.c, C.uint64_t(elapsed))
+// Measured tells how long a launch with Sample, which is done by now, took by the GPU's clock.
+func (p *Pacer) Measured(t *Ticket, elapsed, now time.Duration) {
+	C.vgpu_pace_measured(&p.c.pacer, &t.c, C.uint64_t(elapsed), C.uint64_t(now))
 }
 
 // Unmeasured tells that it could not be measured.

@@ -42,7 +42,7 @@ func (f *flood) step(now time.Duration) {
 		f.longestWait, f.began = max(f.longestWait, waited), 0
 	}
 	if f.ticket.Sample {
-		f.pacer.Measured(&f.ticket, f.kernel)
+		f.pacer.Measured(&f.ticket, f.kernel, now+f.kernel)
 	}
 	f.used += f.kernel
 	f.at = now + 2*time.Microsecond
@@ -99,7 +99,7 @@ func TestPacerRefused(t *testing.T) {
 	if wait := p.Ask(7, 1, 1, now, 0, limiter.PatienceMax, &second); wait != 0 || !second.Sample {
 		t.Errorf("second launch: wait %v, %+v", wait, second)
 	}
-	p.Measured(&second, 500*time.Millisecond)
+	p.Measured(&second, 500*time.Millisecond, now+500*time.Millisecond)
 	debt := p.Debt(now)
 	var third limiter.Ticket
 	if wait := p.Ask(7, 1, 1, now, 0, 0, &third); wait != 0 || third.Charged != 500*time.Millisecond {
@@ -134,13 +134,13 @@ func TestPacerCollective(t *testing.T) {
 			t.Fatalf("wait %v, %+v", wait, kernel)
 		}
 		if kernel.Sample {
-			p.Measured(&kernel, 20*time.Millisecond)
+			p.Measured(&kernel, 20*time.Millisecond, now+20*time.Millisecond)
 		}
 		var ticket limiter.Ticket
 		if wait := p.Ask(7, 1, 1, now, 0, 0, &ticket); wait != 0 || !ticket.Sample {
 			t.Fatalf("wait %v, %+v", wait, ticket)
 		}
-		p.Measured(&ticket, time.Second)
+		p.Measured(&ticket, time.Second, now+time.Second)
 		now += 10 * time.Millisecond
 	}
 	if debt := p.Debt(now); debt < 200*time.Millisecond || debt > 600*time.Millisecond {
@@ -152,7 +152,7 @@ func TestPacerCollective(t *testing.T) {
 	for range 5 {
 		var ticket limiter.Ticket
 		only.Ask(7, 1, 1, now, 0, 0, &ticket)
-		only.Measured(&ticket, time.Second)
+		only.Measured(&ticket, time.Second, now+time.Second)
 	}
 	if debt := only.Debt(now); debt < 4500*time.Millisecond {
 		t.Errorf("debt %v for five seconds of nothing but collectives", debt)

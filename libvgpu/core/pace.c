@@ -107,6 +107,13 @@ static uint32_t lower(uint32_t *count) {
   return value != 0 ? value - 1 : 0;
 }
 
+/* The launch is done, or nobody will know. */
+static void end(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket) {
+  if (ticket->counted) {
+    vgpu_rate_under_way(&pacer->rate, -(int64_t)ticket->charged_ns);
+  }
+}
+
 /* The launch is settled; `paid_ns`: with what. */
 static void end_settling(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t paid_ns) {
   if (ticket->settle) {
@@ -115,6 +122,21 @@ static void end_settling(struct vgpu_pacer *pacer, const struct vgpu_ticket *tic
   }
   if (ticket->first) {
     vgpu_rate_unknown(&pacer->rate, lower(&pacer->unknown));
+  }
+}
+
+/* Books what charges turned out to be too low by: for this launch, which took `elapsed_ns`, no more than the GPU can have
+ * worked; for others, which may still run, all of it. */
+static void book(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, int64_t more_ns, uint64_t elapsed_ns,
+                 uint64_t now_ns) {
+  uint64_t elapsed = smaller(elapsed_ns, VGPU_COST_MAX_NS);
+  uint64_t own = elapsed > ticket->charged_ns ? elapsed - ticket->charged_ns : 0;
+  own = more_ns > 0 ? smaller(own, (uint64_t)more_ns) : 0;
+  if (own != 0) {
+    vgpu_rate_measured(&pacer->rate, own, elapsed, now_ns);
+  }
+  if (more_ns != (int64_t)own) {
+    vgpu_rate_correct(&pacer->rate, more_ns - (int64_t)own);
   }
 }
 
@@ -173,6 +195,10 @@ uint64_t vgpu_pace(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t no
   } else {
     vgpu_rate_mix(&pacer->rate, is_collective(cost) ? charged : bought, is_collective(cost));
   }
+  ticket->counted = ticket->sample && charged < VGPU_COST_MAX_NS;
+  if (ticket->counted) {
+    vgpu_rate_under_way(&pacer->rate, (int64_t)charged);
+  }
   count_launch(pacer, now_ns);
   return 0;
 }
@@ -189,9 +215,11 @@ static int64_t missed(const struct vgpu_ticket *ticket, uint32_t flags, uint64_t
   return (int64_t)smaller(more * (uint64_t)(ticket->weight - 1), VGPU_MISSED_MAX_NS);
 }
 
-void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t elapsed_ns) {
+void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t elapsed_ns,
+                        uint64_t now_ns) {
   struct vgpu_cost *cost = ticket->cost;
   uint32_t flags = vgpu_load_relaxed(&cost->flags);
+  end(pacer, ticket);
   bool alone = vgpu_rate_is_alone(&pacer->rate), is_past = ticket->era != vgpu_load_relaxed(&cost->era);
   if (is_past && vgpu_load_relaxed(&cost->cost_ns) == 0) { /* of a graph that is gone */
     settle(pacer, ticket, ticket->settle ? elapsed_ns : ticket->charged_ns);
@@ -204,9 +232,7 @@ void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *tick
   } else if (alone) {
     more += missed(ticket, flags, elapsed_ns);
   }
-  if (more != 0) {
-    vgpu_rate_correct(&pacer->rate, more);
-  }
+  book(pacer, ticket, more, elapsed_ns, now_ns);
   uint64_t own = ticket->settle ? vgpu_load_relaxed(&cost->cost_ns) : ticket->charged_ns;
   uint64_t spun = vgpu_cost_spun(cost, elapsed_ns, own);
   end_settling(pacer, ticket, is_collective(cost) ? own : smaller(elapsed_ns, VGPU_COST_MAX_NS));
@@ -219,6 +245,7 @@ void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *tick
 }
 
 void vgpu_pace_unlearnt(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t used_ns) {
+  end(pacer, ticket);
   if (ticket->first) {
     vgpu_cost_give_up(ticket->cost);
   }
@@ -226,6 +253,7 @@ void vgpu_pace_unlearnt(struct vgpu_pacer *pacer, const struct vgpu_ticket *tick
 }
 
 void vgpu_pace_unmeasured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket) {
+  end(pacer, ticket);
   if (ticket->first) {
     vgpu_cost_give_up(ticket->cost);
   }
@@ -233,6 +261,7 @@ void vgpu_pace_unmeasured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ti
 }
 
 void vgpu_pace_refused(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket) {
+  end(pacer, ticket);
   if (ticket->first) {
     vgpu_cost_give_up(ticket->cost);
   }

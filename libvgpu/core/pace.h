@@ -48,6 +48,7 @@ struct vgpu_ticket {
   bool sample;    /* bracket this launch with marks, if that can be done */
   bool first;     /* nothing is known of it yet: a guess was charged */
   bool settle;    /* what was charged is put right by the measurement of this launch */
+  bool counted;   /* among those that are under way */
   bool busy;      /* while kept waiting: for others to be measured, not for GPU time */
 };
 
@@ -81,6 +82,7 @@ static inline bool vgpu_pace_quick(struct vgpu_pacer *pacer, struct vgpu_cost *c
   ticket->sample = false;
   ticket->first = false;
   ticket->settle = false;
+  ticket->counted = false;
   ticket->busy = false;
   if (__builtin_expect(vgpu_cost_is_due(launches, flags), 0)) {
     vgpu_ticket_sample(ticket, flags);
@@ -98,8 +100,9 @@ static inline bool vgpu_pace_quick(struct vgpu_pacer *pacer, struct vgpu_cost *c
 uint64_t vgpu_pace(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t now_ns, uint64_t waited_ns,
                    uint64_t patience_ns, struct vgpu_ticket *ticket);
 
-/* The time between the marks of a launch whose ticket said `sample`. */
-void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t elapsed_ns);
+/* The time between the marks of a launch whose ticket said `sample`, which is done by now. */
+void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t elapsed_ns,
+                        uint64_t now_ns);
 
 /* It could not be measured: what was charged stays. */
 void vgpu_pace_unmeasured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * rate.c - buying GPU time. Contract in rate.h; the line in line.c and trust.c, taking turns in turn.c.
+ * rate.c - buying GPU time. Contract in rate.h; accounts in account.c, the line in line.c and trust.c, taking turns in turn.c.
  *
  * An account is a word that says how much was bought, held against a line. Up to three have to have credit:
  *
@@ -10,12 +10,12 @@
  *   ceiling_spent_ns, private, against a line of the environment's     what this process may have
  *
  * The private ones are looked at first and added to last. With an honest usage page own_spent_ns never refuses
- * what spent_ns admits. Words that are further ahead of the line than any honest process leaves them are damage,
- * and read as neither credit nor debt; words that are behind it by more than the burst are read as the burst.
- * So garbage in a shared word is worth one burst at most, and the private word does not know of that, either.
+ * what spent_ns admits. Garbage in the shared word is worth one burst at most (account.h), and the private word does not
+ * know of that, either.
  */
 #include "rate.h"
 
+#include "account.h"
 #include "slot.h"
 #include "trust.h"
 #include "turn.h"
@@ -33,66 +33,6 @@ static uint64_t larger(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
 
-/* A word against its line, at one instant. */
-struct account {
-  uint64_t *spent_ns;
-  uint64_t line_ns; /* what the line entitles to now */
-  uint64_t burst_ns;
-  uint32_t rate_ppm;
-};
-
-static struct account account_of(uint64_t *spent_ns, const struct vgpu_line *line, uint64_t now_ns) {
-  struct account account = {
-      .spent_ns = spent_ns,
-      .line_ns = vgpu_line_at(line, now_ns),
-      .burst_ns = vgpu_times_ppm(VGPU_BURST_NS, line->rate_ppm),
-      .rate_ppm = line->rate_ppm,
-  };
-  return account;
-}
-
-/* What `spent` counts as. */
-static uint64_t base_of(const struct account *account, uint64_t spent) {
-  uint64_t least = account->line_ns > account->burst_ns ? account->line_ns - account->burst_ns : 0;
-  if (spent > account->line_ns && spent - account->line_ns > VGPU_DEBT_BELIEVED_NS) {
-    return account->line_ns;
-  }
-  return spent > least ? spent : least;
-}
-
-/* How long it takes the line to reach `base`; 0: it has. */
-static uint64_t wait_of(const struct account *account, uint64_t base) {
-  if (base <= account->line_ns) {
-    return 0;
-  }
-  uint64_t wait = (base - account->line_ns) * VGPU_PPM / account->rate_ppm + 1;
-  return wait > VGPU_WAIT_MIN_NS ? wait : VGPU_WAIT_MIN_NS;
-}
-
-static uint64_t look(const struct account *account) {
-  return wait_of(account, base_of(account, vgpu_load_relaxed(account->spent_ns)));
-}
-
-/* Takes `*amount`, and as much more, up to `ahead`, as there is credit for; *amount is what was taken then. 0, or how
- * long to wait. */
-static uint64_t take(const struct account *account, uint64_t *amount, uint64_t ahead, bool force) {
-  uint64_t spent = vgpu_load_relaxed(account->spent_ns), taken;
-  uint64_t base;
-  do {
-    base = base_of(account, spent);
-    uint64_t wait = wait_of(account, base);
-    if (wait != 0 && !force) {
-      return wait;
-    }
-    uint64_t credit = wait == 0 ? account->line_ns - base : 0;
-    uint64_t left = credit > *amount ? credit - *amount : 0;
-    taken = *amount + (left < ahead ? left : ahead);
-  } while (
-      !__atomic_compare_exchange_n(account->spent_ns, &spent, base + taken, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-  *amount = taken;
-  return 0;
-}
-
 static bool has_ceiling(const struct vgpu_rate_book *rate) {
   return rate->ceiling_ppm < VGPU_PPM;
 }
@@ -105,6 +45,19 @@ static bool has_line(const struct vgpu_rate_book *rate) {
 static struct vgpu_line ceiling_line(const struct vgpu_rate_book *rate) {
   struct vgpu_line line = {.rate_ppm = vgpu_share_bounded(rate->ceiling_ppm), .scale_ppm = VGPU_PPM};
   return line;
+}
+
+static struct vgpu_account shared_account(struct vgpu_rate_book *rate, const struct vgpu_line *line, uint64_t now_ns) {
+  struct vgpu_usage_device *usage = vgpu_rate_usage(rate);
+  return vgpu_account_of(&usage->spent_ns, &usage->even_ns, line, now_ns);
+}
+
+static struct vgpu_account own_account(struct vgpu_rate_book *rate, const struct vgpu_line *line, uint64_t now_ns) {
+  return vgpu_account_of(&rate->own_spent_ns, &rate->own_even_ns, line, now_ns);
+}
+
+static struct vgpu_account ceiling_account(struct vgpu_rate_book *rate, const struct vgpu_line *line, uint64_t now_ns) {
+  return vgpu_account_of(&rate->ceiling_spent_ns, &rate->ceiling_even_ns, line, now_ns);
 }
 
 /* Our slot, if there is one; NULL. */
@@ -159,14 +112,14 @@ static void tell_bought(struct vgpu_rate_book *rate, uint64_t now_ns) {
 }
 
 /* Books `amount` of GPU time in the private accounts, and as served. */
-static void book_own(struct vgpu_rate_book *rate, const struct account *own, const struct account *ceiling,
+static void book_own(struct vgpu_rate_book *rate, const struct vgpu_account *own, const struct vgpu_account *ceiling,
                      uint64_t amount, struct vgpu_usage_slot_device *books) {
   uint64_t taken = amount;
   if (has_ceiling(rate)) {
-    take(ceiling, &taken, 0, true);
+    vgpu_account_take(ceiling, &taken, 0, true);
   }
   if (has_line(rate)) {
-    take(own, &taken, 0, true);
+    vgpu_account_take(own, &taken, 0, true);
   }
   uint64_t served = __atomic_add_fetch(&rate->served_ns, amount, __ATOMIC_RELAXED);
   if (books != NULL) {
@@ -180,17 +133,16 @@ void vgpu_rate_open(struct vgpu_rate_book *rate, struct vgpu_book *book, uint32_
 }
 
 /* Buys from the shared word, if this process may have it and it is its turn. 0, or how long to wait. */
-static uint64_t buy_shared(struct vgpu_rate_book *rate, const struct account *own, uint64_t now_ns, bool force,
+static uint64_t buy_shared(struct vgpu_rate_book *rate, const struct vgpu_account *own, uint64_t now_ns, bool force,
                            uint64_t *amount, struct vgpu_usage_slot_device *books) {
-  struct account shared = *own;
-  shared.spent_ns = &vgpu_rate_usage(rate)->spent_ns;
+  struct vgpu_account shared = shared_account(rate, own->line, now_ns);
   uint64_t ahead = own->burst_ns / 10 < VGPU_GRAB_NS ? own->burst_ns / 10 : VGPU_GRAB_NS;
-  uint64_t wait = force ? 0 : larger(look(own), look(&shared));
+  uint64_t wait = force ? 0 : larger(vgpu_account_wait_ns(own), vgpu_account_wait_ns(&shared));
   bool others = books != NULL && vgpu_turn_ask(rate, books, now_ns, *amount, wait == 0);
   if (wait == 0 && others && !force) {
     wait = VGPU_TURN_LOOK_NS;
   }
-  return wait != 0 ? wait : take(&shared, amount, force ? 0 : ahead, force);
+  return wait != 0 ? wait : vgpu_account_take(&shared, amount, force ? 0 : ahead, force);
 }
 
 uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t now_ns, bool force,
@@ -201,10 +153,9 @@ uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t n
   vgpu_trust_heartbeat(rate, now_ns);
   tell_wanted(rate, now_ns);
   bool whole = vgpu_trust_line(rate, now_ns, &line);
-  struct account own = account_of(&rate->own_spent_ns, &line, now_ns);
-  struct account capped = account_of(&rate->ceiling_spent_ns, &ceiling, now_ns);
+  struct vgpu_account own = own_account(rate, &line, now_ns), capped = ceiling_account(rate, &ceiling, now_ns);
   uint64_t need = vgpu_times_ppm(cost, line.scale_ppm), amount = need;
-  uint64_t wait = has_ceiling(rate) && !force ? look(&capped) : 0;
+  uint64_t wait = has_ceiling(rate) && !force ? vgpu_account_wait_ns(&capped) : 0;
   if (wait == 0 && has_line(rate)) {
     wait = whole || force ? buy_shared(rate, &own, now_ns, force, &amount, books) : VGPU_WAIT_MIN_NS;
   }
@@ -234,6 +185,46 @@ void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns) {
   uint64_t amount = vgpu_times_ppm(estimate, line.scale_ppm);
   add_spent(rate, more_ns < 0 ? -amount : amount);
   __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, more_ns < 0 ? -estimate : estimate, __ATOMIC_RELAXED);
+}
+
+void vgpu_rate_under_way(struct vgpu_rate_book *rate, int64_t more_ns) {
+  struct vgpu_usage_slot_device *books = registered_books(rate);
+  uint64_t sum = __atomic_add_fetch(&rate->under_way_ns, (uint64_t)more_ns, __ATOMIC_RELAXED);
+  if (books != NULL) {
+    vgpu_store_relaxed(&books->under_way_ns, sum);
+  }
+}
+
+/* What all processes of the container have bought for launches that are not known to be done, by estimate. */
+static uint64_t all_under_way(const struct vgpu_rate_book *rate) {
+  struct vgpu_book *book = rate->book;
+  const struct vgpu_usage_slot_device *own = registered_books(rate);
+  uint64_t sum = vgpu_load_relaxed(&rate->under_way_ns);
+  uint32_t epoch = vgpu_load_relaxed(&book->limits->epoch), count = vgpu_load_relaxed(&book->usage->slot_high_water);
+  for (uint32_t i = 0; i < count && i < book->slot_count; i++) {
+    struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
+    const struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, rate->device);
+    uint64_t other = vgpu_load_relaxed(&books->under_way_ns);
+    if (books != own && other != 0 && vgpu_slot_counts(slot, epoch)) {
+      sum += other < VGPU_COST_MAX_NS ? other : VGPU_COST_MAX_NS;
+    }
+  }
+  return sum;
+}
+
+void vgpu_rate_measured(struct vgpu_rate_book *rate, uint64_t more_ns, uint64_t elapsed_ns, uint64_t now_ns) {
+  struct vgpu_line line, ceiling = ceiling_line(rate);
+  vgpu_trust_line(rate, now_ns, &line);
+  struct vgpu_account shared = shared_account(rate, &line, now_ns), own = own_account(rate, &line, now_ns);
+  struct vgpu_account capped = ceiling_account(rate, &ceiling, now_ns);
+  uint64_t estimate = more_ns < VGPU_COST_MAX_NS ? more_ns : VGPU_COST_MAX_NS;
+  uint64_t amount = vgpu_times_ppm(estimate, line.scale_ppm);
+  uint64_t own_ns = vgpu_times_ppm(vgpu_load_relaxed(&rate->under_way_ns), line.scale_ppm);
+  vgpu_account_book(&shared, amount, elapsed_ns, vgpu_times_ppm(all_under_way(rate), line.scale_ppm));
+  vgpu_account_book(&own, amount, elapsed_ns, own_ns);
+  vgpu_account_book(&capped, amount, elapsed_ns, own_ns);
+  __atomic_fetch_add(&rate->served_ns, amount, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, estimate, __ATOMIC_RELAXED);
 }
 
 uint64_t vgpu_rate_first_ns(const struct vgpu_rate_book *rate) {
@@ -339,13 +330,11 @@ uint64_t vgpu_rate_debt_ns(struct vgpu_rate_book *rate, uint64_t now_ns) {
   struct vgpu_line line, ceiling = ceiling_line(rate);
   uint64_t debt = 0;
   vgpu_trust_line(rate, now_ns, &line);
-  struct account accounts[] = {account_of(&vgpu_rate_usage(rate)->spent_ns, &line, now_ns),
-                               account_of(&rate->own_spent_ns, &line, now_ns),
-                               account_of(&rate->ceiling_spent_ns, &ceiling, now_ns)};
+  struct vgpu_account accounts[] = {shared_account(rate, &line, now_ns), own_account(rate, &line, now_ns),
+                                    ceiling_account(rate, &ceiling, now_ns)};
   size_t from = has_line(rate) ? 0 : 2, to = has_ceiling(rate) ? 3 : 2;
   for (size_t i = from; i < to; i++) {
-    uint64_t base = base_of(&accounts[i], vgpu_load_relaxed(accounts[i].spent_ns));
-    debt = larger(debt, base > accounts[i].line_ns ? base - accounts[i].line_ns : 0);
+    debt = larger(debt, vgpu_account_debt_ns(&accounts[i]));
   }
   return debt;
 }

@@ -47,9 +47,12 @@ enum { VGPU_OPEN_PPM = 950000 }; /* from this rate on an elastic allocation is a
 struct vgpu_rate_book {
   struct vgpu_book *book;
   uint32_t device;
-  uint32_t ceiling_ppm;        /* of this process alone, from the environment; VGPU_PPM: none */
-  uint64_t own_spent_ns;       /* the private word, against the line of the limits page */
-  uint64_t ceiling_spent_ns;   /* the same against the line of ceiling_ppm, which begins at time 0 */
+  uint32_t ceiling_ppm;      /* of this process alone, from the environment; VGPU_PPM: none */
+  uint64_t own_spent_ns;     /* the private word, against the line of the limits page */
+  uint64_t ceiling_spent_ns; /* the same against the line of ceiling_ppm, which begins at time 0 */
+  uint64_t own_even_ns;      /* when these two words were last seen to owe nothing */
+  uint64_t ceiling_even_ns;
+  uint64_t under_way_ns;       /* charged for launches that are not known to be done, by estimate */
   uint64_t served_ns;          /* what our slot's served_ns is to say */
   uint64_t asked_ns;           /* when we last asked */
   uint64_t bought_ns;          /* when we last got GPU time */
@@ -86,6 +89,13 @@ uint64_t vgpu_rate_buy(struct vgpu_rate_book *rate, uint64_t cost_ns, uint64_t n
 
 /* Books what turned out dearer (> 0) or cheaper (< 0) than was bought, by estimate. */
 void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns);
+
+/* So much more (> 0) or less was charged for launches that are being measured. */
+void vgpu_rate_under_way(struct vgpu_rate_book *rate, int64_t more_ns);
+
+/* Like vgpu_rate_correct, for a launch that took `elapsed_ns` by the clock and is seen to be done now, and was charged `more_ns` too little:
+ * not more than the GPU can have worked (account.h). As served, and as charged, all of it counts. */
+void vgpu_rate_measured(struct vgpu_rate_book *rate, uint64_t more_ns, uint64_t elapsed_ns, uint64_t now_ns);
 
 /* What a launch is charged of which nothing is known: what first launches of functions took of late in this container. */
 uint64_t vgpu_rate_first_ns(const struct vgpu_rate_book *rate);

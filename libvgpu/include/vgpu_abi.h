@@ -23,9 +23,9 @@
 enum {
   VGPU_ABI_VERSION = 2,
   VGPU_ABI_NO_COMPUTE = 1, /* limits pages of this version are the same without a compute book, and still read */
-  VGPU_MAX_DEVICES = 16, /* devices in one allocation */
-  VGPU_UUID_BYTES = 64,  /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
-  VGPU_KEY_BYTES = 40,   /* allocation key, text, NUL padded */
+  VGPU_MAX_DEVICES = 16,   /* devices in one allocation */
+  VGPU_UUID_BYTES = 64,    /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
+  VGPU_KEY_BYTES = 40,     /* allocation key, text, NUL padded */
   VGPU_LIMITS_PAGE_BYTES = 4096,
   VGPU_SLOT_COUNT = 256, /* live processes of one container that may hold device memory at once */
   VGPU_CACHE_LINE_BYTES = 64,
@@ -59,8 +59,10 @@ enum vgpu_compute_mode {
   VGPU_COMPUTE_ELASTIC = 2 /* share_ppm is a promise and a weight; what others leave is lent, up to ceiling_ppm */
 };
 
-enum { VGPU_PPM = 1000000 }; /* shares, rates and scales are in millionths */
+/* Shares, rates and scales are in millionths of the whole. */
+enum { VGPU_PPM = 1000000 };
 
+/* What a line says beside its rate. */
 enum vgpu_rate_flags {
   VGPU_RATE_ALONE = 1 /* nobody else has used the GPU of late: what launches take by the clock is their own time */
 };
@@ -102,7 +104,7 @@ struct vgpu_limits_page {
   uint32_t device_count; /* 1..VGPU_MAX_DEVICES; fixed at creation */
   uint32_t epoch;        /* atomic; raised at each container start: slots of an older epoch are dead */
   uint8_t allocation_key[VGPU_KEY_BYTES];
-  uint32_t frozen; /* atomic; enum vgpu_frozen, 0: not. Nonzero: nothing more may be allocated, what is held stays.
+  uint32_t frozen;    /* atomic; enum vgpu_frozen, 0: not. Nonzero: nothing more may be allocated, what is held stays.
                       Set by the agent's tick, cleared at a container start, after the epoch was raised */
   uint32_t heartbeat; /* atomic; changes at least twice a second while an agent steers the rates; 0: none ever did */
   uint8_t reserved[56];
@@ -119,16 +121,19 @@ struct vgpu_usage_device {
   uint64_t frees;       /* atomic */
   uint64_t refusals;    /* atomic */
   uint8_t reserved[40];
-  uint64_t spent_ns;     /* atomic, compare-and-swap; GPU time bought, to be held against the line of struct vgpu_rate */
-  uint64_t charged_ns;   /* atomic add; estimated cost of all launches, as the processes measured it (not scaled) */
-  uint64_t wanted_ns;    /* atomic; when a process last asked for GPU time */
-  uint64_t waited_ns;    /* atomic; when a thread last was kept waiting; renewed at least every 100 ms while it waits */
+  uint64_t spent_ns;   /* atomic, compare-and-swap; GPU time bought, to be held against the line of struct vgpu_rate */
+  uint64_t charged_ns; /* atomic add; estimated cost of all launches, as the processes measured it (not scaled) */
+  uint64_t wanted_ns;  /* atomic; when a process last asked for GPU time */
+  uint64_t waited_ns;  /* atomic; when a thread last was kept waiting; renewed at least every 100 ms while it waits */
   uint64_t throttled_ns; /* atomic add; how long threads were kept waiting, summed over threads */
   uint64_t degraded_ns;  /* atomic add; time in which launches went on although no agent steered any more */
   uint64_t launches;     /* atomic add; kernels and graphs, in lots */
-  uint64_t bought_ns;    /* atomic; when a process last got GPU time: tells who is kept waiting for nothing from who queues */
-  uint64_t first_ns;     /* atomic; what the first launches of functions take of late, for those that are not known yet */
-  uint8_t reserved2[120];
+  uint64_t
+      bought_ns; /* atomic; when a process last got GPU time: tells who is kept waiting for nothing from who queues */
+  uint64_t first_ns; /* atomic; what the first launches of functions take of late, for those that are not known yet */
+  uint64_t
+      even_ns; /* atomic; when spent_ns was last seen not to be ahead of the line; bounds what is booked by the clock */
+  uint8_t reserved2[112];
 };
 
 /* One device of one process. Writer: the owner of the slot, one thread at a time, by whole atomic stores.
@@ -141,11 +146,13 @@ struct vgpu_usage_slot_device {
   uint64_t frees;                          /* atomic */
   uint64_t refusals;                       /* atomic */
   uint64_t served_ns;                      /* atomic; GPU time bought, by which waiting processes take turns */
-  uint64_t waiting_ns;                     /* atomic; until when a thread of it will wait for GPU time; in the past: when one last asked; 0: never */
-  uint64_t launches;                       /* atomic; in lots */
-  uint64_t throttled_ns;                   /* atomic; how long its threads were kept waiting */
-  uint64_t unknown;                        /* atomic; launches under way of which nothing is known yet */
-  uint8_t reserved[120];
+  uint64_t
+      waiting_ns; /* atomic; until when a thread of it will wait for GPU time; in the past: when one last asked; 0: never */
+  uint64_t launches;     /* atomic; in lots */
+  uint64_t throttled_ns; /* atomic; how long its threads were kept waiting */
+  uint64_t unknown;      /* atomic; launches under way of which nothing is known yet */
+  uint64_t under_way_ns; /* atomic; charged for launches that are being measured, by estimate */
+  uint8_t reserved[112];
 };
 
 /* One process. `owner` is taken by compare-and-swap from 0 by the process that claims the slot and put

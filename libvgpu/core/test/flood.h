@@ -13,6 +13,7 @@
 #define MICROSECOND ((uint64_t)1000)
 #define MILLISECOND ((uint64_t)1000000)
 #define SECOND ((uint64_t)1000000000)
+#define MINUTE (60 * SECOND)
 
 enum { UNMEASURED_MOST = 64, QUEUE_MOST = 1024, LAUNCH_NS = 2000 };
 
@@ -92,7 +93,7 @@ static inline void harvest(struct flooder *flooder, uint64_t now_ns) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < flooder->running_count; i++) {
     if (flooder->running[i].done_ns <= now_ns) {
-      vgpu_pace_measured(&flooder->pacer, &flooder->running[i].ticket, flooder->running[i].duration_ns);
+      vgpu_pace_measured(&flooder->pacer, &flooder->running[i].ticket, flooder->running[i].duration_ns, now_ns);
     } else {
       flooder->running[kept++] = flooder->running[i];
     }

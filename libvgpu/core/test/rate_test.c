@@ -8,7 +8,6 @@
 #include "flood.h"
 
 #define START (1000 * SECOND)
-#define MINUTE (60 * SECOND)
 
 static struct vgpu_usage_device *usage_of(struct pair pair) {
   return (struct vgpu_usage_device *)(pair.usage + 1);

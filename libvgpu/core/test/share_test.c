@@ -188,7 +188,7 @@ static void *launch_in_crowd(void *argument) {
     }
     __atomic_fetch_add(&crowd->launched_ns, 20 * MICROSECOND, __ATOMIC_RELAXED);
     if (ticket.sample) {
-      vgpu_pace_measured(&crowd->pacer, &ticket, 20 * MICROSECOND);
+      vgpu_pace_measured(&crowd->pacer, &ticket, 20 * MICROSECOND, clock_ns());
     }
   }
   return NULL;

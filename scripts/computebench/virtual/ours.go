@@ -128,7 +128,7 @@ func (o *ours) harvest(t *thread, all bool) {
 			continue
 		}
 		elapsed := time.Duration(float64(p.end.at-p.begin.at) * o.process.tenant.factor)
-		o.pacers[p.card].Measured(&p.ticket, elapsed)
+		o.pacers[p.card].Measured(&p.ticket, elapsed, clock(t.world.now))
 	}
 }
 
