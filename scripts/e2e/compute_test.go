@@ -130,11 +130,11 @@ func TestPodsHoldTheirSharesWithAndWithoutTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Nobody corrects any more what a program measures beside its neighbours; what they leave changes that.
-	watch("without an agent", 8*time.Second, 8, 6)
+	watch("without an agent", 8*time.Second, 5, 3)
 	if err := env.agent.launch(map[string]string{"compute-mode": "hard"}); err != nil {
 		t.Fatal(err)
 	}
-	watch("while an agent starts", 3*time.Second, 8, 6) // scales are learnt anew
+	watch("while an agent starts", 3*time.Second, 4, 4) // scales are learnt anew
 	mustComeBack(t, before)
 	watch("with the next agent", 5*time.Second, 3, 3)
 }
@@ -184,10 +184,13 @@ func TestElasticPodGivesBackWhatItBorrowed(t *testing.T) {
 	time.Sleep(computeSettle)
 	b := pidInNode(t, "lender")
 	first = readGPUTime(t)
-	time.Sleep(5 * time.Second)
-	last := readGPUTime(t)
-	mustHave(t, "borrower beside the lender", last.percentOf(a, first), 28, 39.5)
-	mustHave(t, "lender", last.percentOf(b, first), 45, 100)
+	for before, i := first, 1; i <= 5; i++ { // it has its share in each second, the first one too
+		time.Sleep(time.Second)
+		now := readGPUTime(t)
+		mustHave(t, fmt.Sprintf("lender, second %d", i), now.percentOf(b, before), 45, 100)
+		before = now
+	}
+	mustHave(t, "borrower beside the lender", readGPUTime(t).percentOf(a, first), 28, 39.5)
 
 	remove(t, "lender")
 	time.Sleep(computeSettle)
