@@ -17,8 +17,10 @@ static bool is_collective(const struct vgpu_cost *cost) {
   return (vgpu_load_relaxed(&cost->flags) & VGPU_COST_COLLECTIVE) != 0;
 }
 
-/* What is charged for a launch of which nothing is known. */
-static uint64_t first_price(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost) {
+/* What is charged for a launch of which nothing is known. One that is under way for long is long, and the next one may be
+ * like it: so the number of those that go before the first one is measured grows with the logarithm of the time that
+ * takes, however many processes begin at once. */
+static uint64_t first_price(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost, uint64_t now_ns) {
   uint64_t guess = vgpu_rate_first_ns(&pacer->rate);
   if (is_collective(cost) && guess < VGPU_COST_SPIN_NS / 2) {
     guess = VGPU_COST_SPIN_NS / 2;
@@ -26,13 +28,19 @@ static uint64_t first_price(const struct vgpu_pacer *pacer, const struct vgpu_co
   if (vgpu_rate_is_open(&pacer->rate)) {
     return smaller(guess, VGPU_COST_GUESS_NS);
   }
-  return smaller(guess + guess * vgpu_load_relaxed(&pacer->unknown) / UNKNOWN_PART, VGPU_FIRST_MAX_NS);
+  struct vgpu_unknown unknown = vgpu_rate_unknown_of_others(&pacer->rate, now_ns);
+  uint32_t own = vgpu_load_relaxed(&pacer->unknown);
+  uint64_t own_since = own != 0 ? vgpu_load_relaxed(&pacer->unknown_since_ns) : now_ns;
+  uint64_t own_age = now_ns > own_since ? now_ns - own_since : 0, age = now_ns - unknown.since_ns;
+  age = own_age > age && own_age < VGPU_UNKNOWN_NS ? own_age : age;
+  uint64_t price = guess + guess * (own + unknown.count) / UNKNOWN_PART;
+  return smaller(price > age ? price : age, VGPU_FIRST_MAX_NS);
 }
 
 /* What is charged for a launch whose measurement settles it. A collective that should wait for others to be measured and may
  * not is made dear, so that soon one has to wait that may. */
-static uint64_t deposit(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost) {
-  uint64_t price = vgpu_load_relaxed(&cost->cost_ns) != 0 ? vgpu_cost_price(cost) : first_price(pacer, cost);
+static uint64_t deposit(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost, uint64_t now_ns) {
+  uint64_t price = vgpu_load_relaxed(&cost->cost_ns) != 0 ? vgpu_cost_price(cost) : first_price(pacer, cost, now_ns);
   bool is_many = vgpu_load_relaxed(&pacer->settling) >= VGPU_SETTLING_MOST;
   return is_collective(cost) && is_many && price < VGPU_COST_SPIN_NS ? VGPU_COST_SPIN_NS : price;
 }
@@ -67,7 +75,7 @@ static bool decide(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t no
                    (is_collective(cost) && !ticket->blind && !vgpu_rate_is_mixed(&pacer->rate));
   ticket->sample = false;
   if (ticket->settle) {
-    ticket->charged_ns = deposit(pacer, cost);
+    ticket->charged_ns = deposit(pacer, cost, now_ns);
   } else {
     ticket->charged_ns = step == VGPU_COST_BUSY ? vgpu_cost_guess(cost) : vgpu_load_relaxed(&cost->cost_ns);
   }
@@ -90,11 +98,17 @@ static void count_launch(struct vgpu_pacer *pacer, uint64_t now_ns) {
 }
 
 /* Counts launches under way whose charges are to be settled. */
-static void begin_settling(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t now_ns) {
+static void begin_settling(struct vgpu_pacer *pacer, struct vgpu_ticket *ticket, uint64_t now_ns) {
   vgpu_store_relaxed(&pacer->settling_since_ns, now_ns);
   __atomic_fetch_add(&pacer->settling, 1, __ATOMIC_RELAXED);
   if (ticket->first) {
-    vgpu_rate_unknown(&pacer->rate, __atomic_add_fetch(&pacer->unknown, 1, __ATOMIC_RELAXED));
+    ticket->went_ns = now_ns;
+    vgpu_store_relaxed(&pacer->unknown_last_ns, now_ns);
+    uint32_t count = __atomic_add_fetch(&pacer->unknown, 1, __ATOMIC_RELAXED);
+    if (count == 1) {
+      vgpu_store_relaxed(&pacer->unknown_since_ns, now_ns);
+    }
+    vgpu_rate_unknown(&pacer->rate, count, vgpu_load_relaxed(&pacer->unknown_since_ns));
   }
 }
 
@@ -116,12 +130,17 @@ static void end(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket) {
 
 /* The launch is settled; `paid_ns`: with what. */
 static void end_settling(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t paid_ns) {
+  uint64_t since = vgpu_load_relaxed(&pacer->unknown_since_ns);
   if (ticket->settle) {
     lower(&pacer->settling);
     vgpu_rate_mix(&pacer->rate, paid_ns, is_collective(ticket->cost));
   }
   if (ticket->first) {
-    vgpu_rate_unknown(&pacer->rate, lower(&pacer->unknown));
+    if (ticket->went_ns <= since) { /* the others went later: as long ago as the latest of them, at the least */
+      since = vgpu_load_relaxed(&pacer->unknown_last_ns);
+      vgpu_store_relaxed(&pacer->unknown_since_ns, since);
+    }
+    vgpu_rate_unknown(&pacer->rate, lower(&pacer->unknown), since);
   }
 }
 
@@ -170,6 +189,9 @@ uint64_t vgpu_pace(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t no
   ticket->busy = ticket->cost == NULL && !decide(pacer, cost, now_ns, must_go, ticket);
   if (ticket->busy) {
     return VGPU_WAIT_MIN_NS;
+  }
+  if (ticket->first) { /* others may have gone meanwhile, or been measured */
+    ticket->charged_ns = deposit(pacer, cost, now_ns);
   }
   /* All credit at hand is taken, and what is left of it put back. */
   int64_t credit = __atomic_exchange_n(&pacer->credit_ns, 0, __ATOMIC_RELAXED);

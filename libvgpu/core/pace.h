@@ -12,8 +12,8 @@
  *
  * What is launched before its cost is known cannot be refused for lack of credit, so it is bounded otherwise. Launches of
  * unsettled keys are charged the most that they took of late, those of unknown ones what first launches took of late in
- * this container (VGPU_COST_GUESS_NS at least, more the more of them are under way), up front: each is measured, and its
- * charge settled by that. At most VGPU_SETTLING_MOST of them are under way at a time. What a key's samples miss when short
+ * this container (VGPU_COST_GUESS_NS at least, more the more of them are under way in it, and no less than the time that
+ * one of them has been), up front: each is measured, and its charge settled by that. At most VGPU_SETTLING_MOST of them are under way at a time. What a key's samples miss when short
  * launches are suddenly long ones is booked by their weight.
  */
 #ifndef VGPU_PACE_H
@@ -33,6 +33,8 @@ struct vgpu_pacer {
   int64_t credit_ns;          /* atomic; bought and not used yet; never shared with another process */
   uint64_t launches;          /* not yet in the usage page; counts are lost when threads race */
   uint64_t settling_since_ns; /* when one of unsettled cost was last let go */
+  uint64_t unknown_since_ns;  /* when the first one of unknown cost that is under way was let go, or later, */
+  uint64_t unknown_last_ns;   /* and the last one */
   uint32_t settling;          /* those that are under way */
   uint32_t unknown;           /* and of these, of unknown cost */
   struct vgpu_rate_book rate;
@@ -42,14 +44,15 @@ struct vgpu_pacer {
 struct vgpu_ticket {
   struct vgpu_cost *cost; /* NULL: nothing was decided yet */
   uint64_t charged_ns;
-  uint32_t era;   /* of the key, when it was decided */
-  uint8_t weight; /* if it is measured: one of so many launches of the key that are */
-  bool blind;     /* set by the caller before it first asks: this launch cannot be measured */
-  bool sample;    /* bracket this launch with marks, if that can be done */
-  bool first;     /* nothing is known of it yet: a guess was charged */
-  bool settle;    /* what was charged is put right by the measurement of this launch */
-  bool counted;   /* among those that are under way */
-  bool busy;      /* while kept waiting: for others to be measured, not for GPU time */
+  uint64_t went_ns; /* when it was let go, if `first` */
+  uint32_t era;     /* of the key, when it was decided */
+  uint8_t weight;   /* if it is measured: one of so many launches of the key that are */
+  bool blind;       /* set by the caller before it first asks: this launch cannot be measured */
+  bool sample;      /* bracket this launch with marks, if that can be done */
+  bool first;       /* nothing is known of it yet: a guess was charged */
+  bool settle;      /* what was charged is put right by the measurement of this launch */
+  bool counted;     /* among those that are under way */
+  bool busy;        /* while kept waiting: for others to be measured, not for GPU time */
 };
 
 /* This launch is to be measured if it can be; `flags` of its key. */

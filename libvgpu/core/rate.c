@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * rate.c - buying GPU time. Contract in rate.h; accounts in account.c, the line in line.c and trust.c, taking turns in turn.c.
+ * rate.c - buying GPU time. Contract in rate.h; accounts in account.c, launches that are
+ * under way in pending.c, the line in line.c and trust.c, taking turns in turn.c.
  *
  * An account is a word that says how much was bought, held against a line. Up to three have to have credit:
  *
@@ -16,6 +17,7 @@
 #include "rate.h"
 
 #include "account.h"
+#include "pending.h"
 #include "slot.h"
 #include "trust.h"
 #include "turn.h"
@@ -24,8 +26,6 @@ enum {
   ASKED_EVERY_NS = 1000000,     /* shared words that say "now" are written at most so often */
   ATTACH_EVERY_NS = 1000000000, /* and a slot is looked for */
   MIX_NS = 1000000000,          /* what is bought for collectives and others is halved at this */
-  FALL_PART = 4,                /* by this part of the difference the guess for first launches falls, */
-  RISE_PART = 2,                /* and by this it rises */
   PAUSE_MAX_NS = 1000000000     /* longer breaks between two requests are no time in which launches went on */
 };
 
@@ -60,21 +60,10 @@ static struct vgpu_account ceiling_account(struct vgpu_rate_book *rate, const st
   return vgpu_account_of(&rate->ceiling_spent_ns, &rate->ceiling_even_ns, line, now_ns);
 }
 
-/* Our slot, if there is one; NULL. */
-static struct vgpu_usage_slot_device *registered_books(const struct vgpu_rate_book *rate) {
-  struct vgpu_book *book = rate->book;
-  struct vgpu_usage_slot *slot = vgpu_slot_at(book, vgpu_load_relaxed(&book->slot_index));
-  uint64_t token = vgpu_load(&book->token);
-  bool is_ours = vgpu_slot_is_registered(book) && vgpu_load(&slot->owner) == token &&
-                 vgpu_load(&slot->ready) == token &&
-                 vgpu_load_relaxed(&slot->epoch) == vgpu_load_relaxed(&book->limits->epoch);
-  return is_ours ? vgpu_slot_device(slot, rate->device) : NULL;
-}
-
-/* The same, which is looked for now and then if there is none. */
+/* Our slot, which is looked for now and then if there is none; NULL. */
 static struct vgpu_usage_slot_device *own_books(struct vgpu_rate_book *rate, uint64_t now_ns) {
   struct vgpu_book *book = rate->book;
-  struct vgpu_usage_slot_device *books = registered_books(rate);
+  struct vgpu_usage_slot_device *books = vgpu_rate_slot(rate);
   uint64_t last = vgpu_load_relaxed(&rate->attached_ns);
   if (books != NULL) {
     return books;
@@ -187,31 +176,6 @@ void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns) {
   __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, more_ns < 0 ? -estimate : estimate, __ATOMIC_RELAXED);
 }
 
-void vgpu_rate_under_way(struct vgpu_rate_book *rate, int64_t more_ns) {
-  struct vgpu_usage_slot_device *books = registered_books(rate);
-  uint64_t sum = __atomic_add_fetch(&rate->under_way_ns, (uint64_t)more_ns, __ATOMIC_RELAXED);
-  if (books != NULL) {
-    vgpu_store_relaxed(&books->under_way_ns, sum);
-  }
-}
-
-/* What all processes of the container have bought for launches that are not known to be done, by estimate. */
-static uint64_t all_under_way(const struct vgpu_rate_book *rate) {
-  struct vgpu_book *book = rate->book;
-  const struct vgpu_usage_slot_device *own = registered_books(rate);
-  uint64_t sum = vgpu_load_relaxed(&rate->under_way_ns);
-  uint32_t epoch = vgpu_load_relaxed(&book->limits->epoch), count = vgpu_load_relaxed(&book->usage->slot_high_water);
-  for (uint32_t i = 0; i < count && i < book->slot_count; i++) {
-    struct vgpu_usage_slot *slot = vgpu_slot_at(book, i);
-    const struct vgpu_usage_slot_device *books = vgpu_slot_device(slot, rate->device);
-    uint64_t other = vgpu_load_relaxed(&books->under_way_ns);
-    if (books != own && other != 0 && vgpu_slot_counts(slot, epoch)) {
-      sum += other < VGPU_COST_MAX_NS ? other : VGPU_COST_MAX_NS;
-    }
-  }
-  return sum;
-}
-
 void vgpu_rate_measured(struct vgpu_rate_book *rate, uint64_t more_ns, uint64_t elapsed_ns, uint64_t now_ns) {
   struct vgpu_line line, ceiling = ceiling_line(rate);
   vgpu_trust_line(rate, now_ns, &line);
@@ -220,31 +184,11 @@ void vgpu_rate_measured(struct vgpu_rate_book *rate, uint64_t more_ns, uint64_t 
   uint64_t estimate = more_ns < VGPU_COST_MAX_NS ? more_ns : VGPU_COST_MAX_NS;
   uint64_t amount = vgpu_times_ppm(estimate, line.scale_ppm);
   uint64_t own_ns = vgpu_times_ppm(vgpu_load_relaxed(&rate->under_way_ns), line.scale_ppm);
-  vgpu_account_book(&shared, amount, elapsed_ns, vgpu_times_ppm(all_under_way(rate), line.scale_ppm));
+  vgpu_account_book(&shared, amount, elapsed_ns, vgpu_times_ppm(vgpu_rate_all_under_way(rate), line.scale_ppm));
   vgpu_account_book(&own, amount, elapsed_ns, own_ns);
   vgpu_account_book(&capped, amount, elapsed_ns, own_ns);
   __atomic_fetch_add(&rate->served_ns, amount, __ATOMIC_RELAXED);
   __atomic_fetch_add(&vgpu_rate_usage(rate)->charged_ns, estimate, __ATOMIC_RELAXED);
-}
-
-uint64_t vgpu_rate_first_ns(const struct vgpu_rate_book *rate) {
-  return vgpu_first_ns(vgpu_rate_usage(rate));
-}
-
-void vgpu_rate_first(struct vgpu_rate_book *rate, uint64_t elapsed_ns) {
-  struct vgpu_usage_device *usage = vgpu_rate_usage(rate);
-  uint64_t first = vgpu_first_ns(usage), sample = elapsed_ns < VGPU_FIRST_MAX_NS ? elapsed_ns : VGPU_FIRST_MAX_NS;
-  first = sample > first ? first + (sample - first) / RISE_PART : first - (first - sample) / FALL_PART;
-  if (first != vgpu_first_ns(usage)) {
-    vgpu_store_relaxed(&usage->first_ns, first);
-  }
-}
-
-void vgpu_rate_unknown(struct vgpu_rate_book *rate, uint32_t count) {
-  struct vgpu_usage_slot_device *books = registered_books(rate);
-  if (books != NULL) {
-    vgpu_store_relaxed(&books->unknown, (uint64_t)count);
-  }
 }
 
 void vgpu_rate_mix(struct vgpu_rate_book *rate, uint64_t ns, bool is_collective) {

@@ -35,6 +35,7 @@
 #define VGPU_LEAD_NS ((uint64_t)2000000) /* lead in GPU time that a process may have over one that waits */
 #define VGPU_ACTIVE_NS ((uint64_t)300000000)    /* who has not asked for so long starts level with those who have */
 #define VGPU_SPIN_FREE_NS ((uint64_t)100000000) /* what a process that runs little but collectives may spin unpaid */
+#define VGPU_UNKNOWN_NS ((uint64_t)30000000000) /* a first launch that has run for longer says nothing about others */
 enum {
   VGPU_SPIN_PART = 16, /* stable for shares above one in so many and one */
   VGPU_MIXED_PART =
@@ -103,8 +104,17 @@ uint64_t vgpu_rate_first_ns(const struct vgpu_rate_book *rate);
 /* A first launch took `elapsed_ns`. */
 void vgpu_rate_first(struct vgpu_rate_book *rate, uint64_t elapsed_ns);
 
-/* So many launches are under way of which nothing is known: if this process dies now, the next guess is higher. */
-void vgpu_rate_unknown(struct vgpu_rate_book *rate, uint32_t count);
+/* So many launches are under way of which nothing is known, the first of them since `since_ns`: others of the container
+ * take notice, and if this process dies now, the next guess is higher. */
+void vgpu_rate_unknown(struct vgpu_rate_book *rate, uint32_t count, uint64_t since_ns);
+
+struct vgpu_unknown {
+  uint32_t count;
+  uint64_t since_ns; /* when the first of them began; now: there is none */
+};
+
+/* What the other processes of the container say of such launches. */
+struct vgpu_unknown vgpu_rate_unknown_of_others(const struct vgpu_rate_book *rate, uint64_t now_ns);
 
 /* `ns` was paid, for a collective or for something else. */
 void vgpu_rate_mix(struct vgpu_rate_book *rate, uint64_t ns, bool is_collective);

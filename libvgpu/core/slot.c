@@ -225,6 +225,7 @@ static void clear_counters(struct vgpu_book *book, struct vgpu_usage_slot *slot)
     vgpu_store_relaxed(&books->launches, (uint64_t)0);
     vgpu_store_relaxed(&books->throttled_ns, (uint64_t)0);
     vgpu_store_relaxed(&books->unknown, (uint64_t)0);
+    vgpu_store_relaxed(&books->unknown_since_ns, (uint64_t)0);
     vgpu_store_relaxed(&books->under_way_ns, (uint64_t)0);
   }
 }

@@ -152,7 +152,8 @@ struct vgpu_usage_slot_device {
   uint64_t throttled_ns; /* atomic; how long its threads were kept waiting */
   uint64_t unknown;      /* atomic; launches under way of which nothing is known yet */
   uint64_t under_way_ns; /* atomic; charged for launches that are being measured, by estimate */
-  uint8_t reserved[112];
+  uint64_t unknown_since_ns;               /* atomic; when the first of `unknown` was launched; 0: there is none */
+  uint8_t reserved[104];
 };
 
 /* One process. `owner` is taken by compare-and-swap from 0 by the process that claims the slot and put
