@@ -114,7 +114,7 @@ func TestAgentComesAndGoes(t *testing.T) {
 	for _, test := range []struct {
 		mode   string
 		signal syscall.Signal
-		most   [2]float64 // percent that A and B may have, over a second or more
+		most   [2]float64 // percent that A and B may have, over two seconds
 	}{
 		{"hard", syscall.SIGKILL, [2]float64{33, 63}},
 		{"hard", syscall.SIGTERM, [2]float64{33, 63}},
@@ -126,22 +126,24 @@ func TestAgentComesAndGoes(t *testing.T) {
 			a := n.start("a", slicesOfA, floodFor(t, "kernel=busy_2ms", "log=1")...)
 			b := n.start("b", 6, floodFor(t, "kernel=busy_5ms", "log=1")...)
 			time.Sleep(3 * settle)
-			check := func(when string, d time.Duration) {
+			check := func(when string, d time.Duration, more float64) {
 				t.Helper()
 				launches := [2]int{len(a.all("launch")), len(b.all("launch"))}
-				n.mustHave(when, d, a.between(27, test.most[0]), b.between(56, test.most[1]))
+				n.mustHave(when, d, a.between(27, test.most[0]+more), b.between(56, test.most[1]+more))
 				a.await("launch", launches[0]+1, time.Second)
 				b.await("launch", launches[1]+1, time.Second)
 			}
-			check("with the agent", phase)
+			check("with the agent", phase, 0)
 			if err := n.agent.command.Process.Signal(test.signal); err != nil {
 				t.Fatal(err)
 			}
 			n.agent.wait(patience)
-			check("just after the agent's end", time.Second)
-			check("without an agent", 2*phase)
+			// The scales stay as they were; whose neighbour does less, for want of a processor, has more than it should.
+			const frozen = 5
+			check("just after the agent's end", time.Second, frozen)
+			check("without an agent", 2*phase, frozen)
 			n.startAgent()
-			check("with another agent", phase)
+			check("with another agent", phase, 0)
 		})
 	}
 }
