@@ -100,8 +100,8 @@ void vgpu_cost_give_up(struct vgpu_cost *cost);
 /* A measured launch took `elapsed_ns`. Returns by how much the entry's charges for it were too low (> 0) or too high, given
  * `charged_ns` (0: the caller knows what was charged, and settles it): all of it when that is 0 (for a key that is known,
  * while not alone, and for collectives, no more than the new estimate), and what was guessed meanwhile; an exact
- * correction for long ones while alone; else 0. An elapsed time that no clock measures (negative, more than a day) teaches nothing: a first launch
- * is charged by guess. */
+ * correction for long ones while alone; else 0. An elapsed time that no clock measures (negative, more than a day)
+ * teaches nothing: a first launch is charged by guess. */
 int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t charged_ns, bool alone);
 
 /* For how long a collective spun until its peers came, as far as can be told: what it took beyond `own_ns`, which was

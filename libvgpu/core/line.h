@@ -33,6 +33,14 @@ struct vgpu_line {
   uint32_t generation; /* rate_generation when it was read */
 };
 
+static inline uint64_t vgpu_smaller(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+static inline uint64_t vgpu_larger(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
 static inline uint32_t vgpu_bounded(uint32_t value, uint32_t least, uint32_t most) {
   return value < least ? least : value > most ? most : value;
 }

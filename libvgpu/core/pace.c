@@ -9,10 +9,6 @@
 
 enum { UNKNOWN_PART = 8 }; /* so many of unknown cost under way double the guess for the next one */
 
-static uint64_t smaller(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
 static bool is_collective(const struct vgpu_cost *cost) {
   return (vgpu_load_relaxed(&cost->flags) & VGPU_COST_COLLECTIVE) != 0;
 }
@@ -26,7 +22,7 @@ static uint64_t first_price(const struct vgpu_pacer *pacer, const struct vgpu_co
     guess = VGPU_COST_SPIN_NS / 2;
   }
   if (vgpu_rate_is_open(&pacer->rate)) {
-    return smaller(guess, VGPU_COST_GUESS_NS);
+    return vgpu_smaller(guess, VGPU_COST_GUESS_NS);
   }
   struct vgpu_unknown unknown = vgpu_rate_unknown_of_others(&pacer->rate, now_ns);
   uint32_t own = vgpu_load_relaxed(&pacer->unknown);
@@ -34,7 +30,7 @@ static uint64_t first_price(const struct vgpu_pacer *pacer, const struct vgpu_co
   uint64_t own_age = now_ns > own_since ? now_ns - own_since : 0, age = now_ns - unknown.since_ns;
   age = own_age > age && own_age < VGPU_UNKNOWN_NS ? own_age : age;
   uint64_t price = guess + guess * (own + unknown.count) / UNKNOWN_PART;
-  return smaller(price > age ? price : age, VGPU_FIRST_MAX_NS);
+  return vgpu_smaller(price > age ? price : age, VGPU_FIRST_MAX_NS);
 }
 
 /* What is charged for a launch whose measurement settles it. A collective that should wait for others to be measured and may
@@ -148,9 +144,9 @@ static void end_settling(struct vgpu_pacer *pacer, const struct vgpu_ticket *tic
  * worked; for others, which may still run, all of it. */
 static void book(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, int64_t more_ns, uint64_t elapsed_ns,
                  uint64_t now_ns) {
-  uint64_t elapsed = smaller(elapsed_ns, VGPU_COST_MAX_NS);
+  uint64_t elapsed = vgpu_smaller(elapsed_ns, VGPU_COST_MAX_NS);
   uint64_t own = elapsed > ticket->charged_ns ? elapsed - ticket->charged_ns : 0;
-  own = more_ns > 0 ? smaller(own, (uint64_t)more_ns) : 0;
+  own = more_ns > 0 ? vgpu_smaller(own, (uint64_t)more_ns) : 0;
   if (own != 0) {
     vgpu_rate_measured(&pacer->rate, own, elapsed, now_ns);
   }
@@ -161,7 +157,7 @@ static void book(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, int
 
 /* The launch is paid with `used_ns`, and known. */
 static void settle(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t used_ns) {
-  uint64_t used = smaller(used_ns, VGPU_COST_MAX_NS);
+  uint64_t used = vgpu_smaller(used_ns, VGPU_COST_MAX_NS);
   if (used != ticket->charged_ns) {
     vgpu_rate_correct(&pacer->rate, (int64_t)used - (int64_t)ticket->charged_ns);
   }
@@ -171,10 +167,11 @@ static void settle(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, u
 /* How much longer the launch waits at most; 0: it goes. */
 static uint64_t patience_left(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost, uint64_t now_ns,
                               uint64_t waited_ns, uint64_t patience_ns) {
-  uint64_t own = smaller(vgpu_load_relaxed(&cost->cost_ns), VGPU_COST_MAX_NS) * VGPU_PPM / vgpu_rate_ppm(&pacer->rate);
-  own = smaller(own, VGPU_WAIT_OWN_NS);
+  uint64_t own =
+      vgpu_smaller(vgpu_load_relaxed(&cost->cost_ns), VGPU_COST_MAX_NS) * VGPU_PPM / vgpu_rate_ppm(&pacer->rate);
+  own = vgpu_smaller(own, VGPU_WAIT_OWN_NS);
   uint64_t most = patience_ns != 0 && own > patience_ns ? own : patience_ns;
-  uint64_t in_vain = smaller(waited_ns, vgpu_rate_idle_ns(&pacer->rate, now_ns));
+  uint64_t in_vain = vgpu_smaller(waited_ns, vgpu_rate_idle_ns(&pacer->rate, now_ns));
   return most > in_vain ? most - in_vain : 0;
 }
 
@@ -201,8 +198,8 @@ uint64_t vgpu_pace(struct vgpu_pacer *pacer, struct vgpu_cost *cost, uint64_t no
     uint64_t wait = vgpu_rate_buy(&pacer->rate, need, now_ns, must_go, &bought);
     if (wait != 0) {
       give_back(pacer, credit);
-      wait = vgpu_load_relaxed(&pacer->settling) != 0 ? smaller(wait, VGPU_SETTLING_LOOK_NS) : wait;
-      return smaller(wait, left);
+      wait = vgpu_load_relaxed(&pacer->settling) != 0 ? vgpu_smaller(wait, VGPU_SETTLING_LOOK_NS) : wait;
+      return vgpu_smaller(wait, left);
     }
   }
   if (ticket->first && !vgpu_cost_claim(cost)) { /* another thread was faster */
@@ -233,8 +230,8 @@ static int64_t missed(const struct vgpu_ticket *ticket, uint32_t flags, uint64_t
   if (!was_short || !is_long || (flags & VGPU_COST_LONG) == 0 || (flags & VGPU_COST_COLLECTIVE) != 0) {
     return 0; /* a single one says little about the others */
   }
-  uint64_t more = smaller(elapsed_ns, VGPU_MISSED_MAX_NS) - ticket->charged_ns;
-  return (int64_t)smaller(more * (uint64_t)(ticket->weight - 1), VGPU_MISSED_MAX_NS);
+  uint64_t more = vgpu_smaller(elapsed_ns, VGPU_MISSED_MAX_NS) - ticket->charged_ns;
+  return (int64_t)vgpu_smaller(more * (uint64_t)(ticket->weight - 1), VGPU_MISSED_MAX_NS);
 }
 
 void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t elapsed_ns,
@@ -257,7 +254,7 @@ void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *tick
   book(pacer, ticket, more, elapsed_ns, now_ns);
   uint64_t own = ticket->settle ? vgpu_load_relaxed(&cost->cost_ns) : ticket->charged_ns;
   uint64_t spun = vgpu_cost_spun(cost, elapsed_ns, own);
-  end_settling(pacer, ticket, is_collective(cost) ? own : smaller(elapsed_ns, VGPU_COST_MAX_NS));
+  end_settling(pacer, ticket, is_collective(cost) ? own : vgpu_smaller(elapsed_ns, VGPU_COST_MAX_NS));
   if (spun != 0) {
     vgpu_rate_spun(&pacer->rate, spun);
   }

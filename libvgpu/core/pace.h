@@ -13,8 +13,8 @@
  * What is launched before its cost is known cannot be refused for lack of credit, so it is bounded otherwise. Launches of
  * unsettled keys are charged the most that they took of late, those of unknown ones what first launches took of late in
  * this container (VGPU_COST_GUESS_NS at least, more the more of them are under way in it, and no less than the time that
- * one of them has been), up front: each is measured, and its charge settled by that. At most VGPU_SETTLING_MOST of them are under way at a time. What a key's samples miss when short
- * launches are suddenly long ones is booked by their weight.
+ * one of them has been), up front: each is measured, and its charge settled by that. At most VGPU_SETTLING_MOST of them
+ * are under way at a time. What a key's samples miss when short launches are suddenly long ones is booked by their weight.
  */
 #ifndef VGPU_PACE_H
 #define VGPU_PACE_H

@@ -45,6 +45,7 @@
 #include <errno.h>
 
 #include "life.h"
+#include "line.h"
 #include "slot.h"
 #include "sys.h"
 
@@ -67,12 +68,9 @@ struct sums {
   bool lower_claim; /* a slot before ours has a claim */
 };
 
-static inline uint64_t smaller(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
 static inline uint64_t limit_of(const struct vgpu_book *book, uint32_t device) {
-  return smaller(vgpu_load_relaxed(&book->limits->devices[device].memory_limit_bytes), book->ceiling_bytes[device]);
+  return vgpu_smaller(vgpu_load_relaxed(&book->limits->devices[device].memory_limit_bytes),
+                      book->ceiling_bytes[device]);
 }
 
 static inline bool is_page(const struct vgpu_book *book) {
@@ -99,7 +97,7 @@ static inline void add_slot(struct sums *sums, struct vgpu_usage_slot_device *bo
   }
   charged = bits < 2 * VGPU_BYTES_MAX ? charged : 2 * VGPU_BYTES_MAX;
   uint64_t passed = vgpu_load_relaxed(&books->allocations) + vgpu_load_relaxed(&books->frees);
-  sums->trying += smaller(trying, VGPU_BYTES_MAX);
+  sums->trying += vgpu_smaller(trying, VGPU_BYTES_MAX);
   sums->charged += charged;
   sums->mark = (sums->mark ^ charged ^ (passed << 40)) * 0x9e3779b97f4a7c15ULL;
 }
@@ -146,7 +144,7 @@ static inline void set_charge(struct vgpu_book *book, uint32_t device, enum vgpu
 static inline bool try_once(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, uint64_t bytes, bool keep) {
   struct vgpu_usage_slot_device *books = own_books(book, device);
   bool admitted = false;
-  __atomic_exchange_n(&books->trying_bytes, smaller(bytes, VGPU_BYTES_MAX), __ATOMIC_SEQ_CST);
+  __atomic_exchange_n(&books->trying_bytes, vgpu_smaller(bytes, VGPU_BYTES_MAX), __ATOMIC_SEQ_CST);
   for (int tries = keep ? 0 : KEEP_TRIES;; tries++) {
     struct sums others = walk(book, device, book->slot_index);
     admitted = fits(book, device, bytes, others.trying + others.charged);
@@ -190,7 +188,7 @@ static void pause_try(int tries) {
     vgpu_sys_sched_yield();
   } else {
     uint64_t sleep_ns = (uint64_t)(tries - PAUSE_YIELDS + 1) * PAUSE_SLEEP_NS;
-    vgpu_sys_nanosleep((int64_t)(smaller(sleep_ns, PAUSE_SLEEP_MAX_NS) + vgpu_ticks() % PAUSE_SLEEP_NS));
+    vgpu_sys_nanosleep((int64_t)(vgpu_smaller(sleep_ns, PAUSE_SLEEP_MAX_NS) + vgpu_ticks() % PAUSE_SLEEP_NS));
   }
 }
 
@@ -274,7 +272,7 @@ static inline void give_back(struct vgpu_book *book, uint32_t device, enum vgpu_
     books = own_books(book, device);
   }
   uint64_t held = vgpu_load_relaxed(&book->private_bytes[device][kind]);
-  set_charge(book, device, kind, held - smaller(bytes, held), books);
+  set_charge(book, device, kind, held - vgpu_smaller(bytes, held), books);
   if (freed && books != NULL) {
     vgpu_count(&books->frees);
   }
@@ -299,7 +297,7 @@ void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, u
     vgpu_count(&books->allocations);
   }
   uint64_t held = vgpu_load_relaxed(&book->private_bytes[device][kind]);
-  set_charge(book, device, kind, smaller(held + smaller(bytes, VGPU_BYTES_MAX), VGPU_BYTES_MAX), books);
+  set_charge(book, device, kind, vgpu_smaller(held + vgpu_smaller(bytes, VGPU_BYTES_MAX), VGPU_BYTES_MAX), books);
   vgpu_slot_leave(book);
 }
 

@@ -29,10 +29,6 @@ enum {
   PAUSE_MAX_NS = 1000000000     /* longer breaks between two requests are no time in which launches went on */
 };
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-  return a > b ? a : b;
-}
-
 static bool has_ceiling(const struct vgpu_rate_book *rate) {
   return rate->ceiling_ppm < VGPU_PPM;
 }
@@ -126,7 +122,7 @@ static uint64_t buy_shared(struct vgpu_rate_book *rate, const struct vgpu_accoun
                            uint64_t *amount, struct vgpu_usage_slot_device *books) {
   struct vgpu_account shared = shared_account(rate, own->line, now_ns);
   uint64_t ahead = own->burst_ns / 10 < VGPU_GRAB_NS ? own->burst_ns / 10 : VGPU_GRAB_NS;
-  uint64_t wait = force ? 0 : larger(vgpu_account_wait_ns(own), vgpu_account_wait_ns(&shared));
+  uint64_t wait = force ? 0 : vgpu_larger(vgpu_account_wait_ns(own), vgpu_account_wait_ns(&shared));
   bool others = books != NULL && vgpu_turn_ask(rate, books, now_ns, *amount, wait == 0);
   if (wait == 0 && others && !force) {
     wait = VGPU_TURN_LOOK_NS;
@@ -278,7 +274,7 @@ uint64_t vgpu_rate_debt_ns(struct vgpu_rate_book *rate, uint64_t now_ns) {
                                     ceiling_account(rate, &ceiling, now_ns)};
   size_t from = has_line(rate) ? 0 : 2, to = has_ceiling(rate) ? 3 : 2;
   for (size_t i = from; i < to; i++) {
-    debt = larger(debt, vgpu_account_debt_ns(&accounts[i]));
+    debt = vgpu_larger(debt, vgpu_account_debt_ns(&accounts[i]));
   }
   return debt;
 }

@@ -94,8 +94,8 @@ void vgpu_rate_correct(struct vgpu_rate_book *rate, int64_t more_ns);
 /* So much more (> 0) or less was charged for launches that are being measured. */
 void vgpu_rate_under_way(struct vgpu_rate_book *rate, int64_t more_ns);
 
-/* Like vgpu_rate_correct, for a launch that took `elapsed_ns` by the clock and is seen to be done now, and was charged `more_ns` too little:
- * not more than the GPU can have worked (account.h). As served, and as charged, all of it counts. */
+/* Like vgpu_rate_correct, for a launch that took `elapsed_ns` by the clock, is seen to be done now, and was charged
+ * `more_ns` too little: not more than the GPU can have worked (account.h). As served, and as charged, all of it counts. */
 void vgpu_rate_measured(struct vgpu_rate_book *rate, uint64_t more_ns, uint64_t elapsed_ns, uint64_t now_ns);
 
 /* What a launch is charged of which nothing is known: what first launches of functions took of late in this container. */

@@ -9,13 +9,9 @@
 
 #include "slot.h"
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-  return a > b ? a : b;
-}
-
 /* The most that was bought by anybody, as far as one can tell. */
 static uint64_t most_spent(const struct vgpu_rate_book *rate) {
-  return larger(vgpu_load_relaxed(&vgpu_rate_usage(rate)->spent_ns), vgpu_load_relaxed(&rate->own_spent_ns));
+  return vgpu_larger(vgpu_load_relaxed(&vgpu_rate_usage(rate)->spent_ns), vgpu_load_relaxed(&rate->own_spent_ns));
 }
 
 static bool is_debt(uint64_t spent, uint64_t line_ns, uint64_t slack) {
@@ -40,7 +36,7 @@ static void anchor(struct vgpu_rate_book *rate, struct vgpu_line *line, uint64_t
   uint32_t generation = line->generation | (uint32_t)1 << 31;
   if (vgpu_load(&rate->anchor_generation) != generation) {
     uint64_t entitled = line->entitled_ns <= VGPU_TIME_MAX / 2 ? line->entitled_ns : 0, spent = most_spent(rate);
-    entitled = larger(entitled, vgpu_load_relaxed(&rate->line_seen_ns));
+    entitled = vgpu_larger(entitled, vgpu_load_relaxed(&rate->line_seen_ns));
     entitled = is_debt(spent, entitled, slack) ? spent - slack : entitled;
     vgpu_store(&rate->anchor_ns, now_ns);
     vgpu_store(&rate->anchor_entitled_ns, entitled);

@@ -148,11 +148,11 @@ struct vgpu_usage_slot_device {
   uint64_t served_ns;                      /* atomic; GPU time bought, by which waiting processes take turns */
   uint64_t
       waiting_ns; /* atomic; until when a thread of it will wait for GPU time; in the past: when one last asked; 0: never */
-  uint64_t launches;     /* atomic; in lots */
-  uint64_t throttled_ns; /* atomic; how long its threads were kept waiting */
-  uint64_t unknown;      /* atomic; launches under way of which nothing is known yet */
-  uint64_t under_way_ns; /* atomic; charged for launches that are being measured, by estimate */
-  uint64_t unknown_since_ns;               /* atomic; when the first of `unknown` was launched; 0: there is none */
+  uint64_t launches;         /* atomic; in lots */
+  uint64_t throttled_ns;     /* atomic; how long its threads were kept waiting */
+  uint64_t unknown;          /* atomic; launches under way of which nothing is known yet */
+  uint64_t under_way_ns;     /* atomic; charged for launches that are being measured, by estimate */
+  uint64_t unknown_since_ns; /* atomic; when the first of `unknown` was launched; 0: there is none */
   uint8_t reserved[104];
 };
 

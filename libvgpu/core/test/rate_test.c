@@ -3,6 +3,8 @@
  *
  * rate_test.c - the compute bucket, one word at a time: credit, debt, waits, corrections, lines that change or are of
  * another clock, a heartbeat that stops, ceilings, and what damage to the shared words is worth.
+ *
+ * size: one fixture and one way to buy; a small function for each rule of the contract.
  */
 #include "../slot.h"
 #include "flood.h"
