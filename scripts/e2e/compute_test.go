@@ -43,7 +43,7 @@ func pidInNode(t *testing.T, pod string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Split(string(status), "\n") {
+	for line := range strings.SplitSeq(string(status), "\n") {
 		if numbers, ok := strings.CutPrefix(line, "NSpid:"); ok {
 			inAll := strings.Fields(numbers) // from the outermost namespace to the container's
 			n, err := strconv.Atoi(inAll[len(inAll)-2])

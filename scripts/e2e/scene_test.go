@@ -195,11 +195,6 @@ func (a *agent) awaitBack(ctx context.Context, registrationsBefore int) error {
 	})
 }
 
-// awaitSlices waits until all slices can be had.
-func (a *agent) awaitSlices(ctx context.Context) error {
-	return a.await(ctx, "slices", func() (bool, string, error) { return allSlices(ctx) })
-}
-
 // allSlices says whether both kubelet and the node's status, which lags behind, offer every slice.
 func allSlices(ctx context.Context) (bool, string, error) {
 	const all = gpuCount * slicesPerGPU
