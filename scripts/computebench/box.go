@@ -41,15 +41,30 @@ type process struct {
 	err  error // once it is done
 }
 
-// begin starts a program.
+// precedence is the nice value of what is measured: not how busy the machine is with other things. It has to be set
+// for each program, and for the session that the kernel may schedule as one.
+const precedence = "-10"
+
+// preferred is a program with precedence.
+func preferred(name string, args ...string) *exec.Cmd {
+	return exec.Command("nice", append([]string{"-n", precedence, name}, args...)...)
+}
+
+// prefer sets the nice value of a process's session. Kernels that do not know of it schedule programs one by one.
+func prefer(process, nice string) {
+	_ = os.WriteFile(filepath.Join("/proc", process, "autogroup"), []byte(nice), 0)
+}
+
+// begin starts a program in a session of its own.
 func begin(cmd *exec.Cmd) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
+	cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 	}
+	prefer(strconv.Itoa(cmd.Process.Pid), precedence)
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
@@ -132,8 +147,7 @@ func (n *node) launch(number int) error {
 	if load.On > 0 {
 		args = append(args, fmt.Sprintf("on_ms=%d", load.On.Milliseconds()), fmt.Sprintf("off_ms=%d", load.Off.Milliseconds()))
 	}
-	cmd := exec.Command("/bin/sh", args[1:]...)
-	cmd.Args = args
+	cmd := preferred(args[0], args[1:]...)
 	cmd.Env = n.environ()
 	for _, variable := range b.env {
 		if strings.HasPrefix(variable, "LD_PRELOAD=") { // for the program, not for the shell that binds its files

@@ -144,7 +144,7 @@ func (n *node) startAgent() (err error) {
 		return fmt.Errorf("start agent: %w", err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	cmd := exec.Command(filepath.Join(n.build, "vgpud"), args...)
+	cmd := preferred(filepath.Join(n.build, "vgpud"), args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = n.environ(), log, log
 	n.agent, err = begin(cmd)
 	return err

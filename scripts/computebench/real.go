@@ -75,6 +75,8 @@ func runReal(ctx context.Context, rows []row, build string, stdout io.Writer) (_
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(build)) }()
+	prefer("self", precedence) // for the readings
+	defer prefer("self", "0")
 	slots := make(chan struct{}, realSideBySide)
 	results := make([]record, len(rows))
 	var mu sync.Mutex

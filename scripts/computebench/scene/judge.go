@@ -51,7 +51,7 @@ func (c *Criteria) checks(o Outcome, s Scene, f *Figures) []check {
 	overshoot := func(span Span) float64 { return o.Overshoot(span, within, c.Both) }
 	return []check{
 		{"mean error", " points", &f.MeanError, c.MeanError, false, most(o.MeanError, c.Means)},
-		{"p95 of 1 s windows", " points", &f.P95, c.P95, false, most(o.P95, c.Means)},
+		{"p95", " points", &f.P95, c.P95, false, most(o.P95, c.Means)},
 		{"settled after", " s", &f.Settle, c.Settle, false, most(o.Settle, steps)},
 		{"overshoot", " points", &f.Overshoot, c.Overshoot, false, most(overshoot, steps)},
 		{"Jain", "", &f.Jain, c.Jain, true, least(o.Jain, c.Means)},
@@ -91,7 +91,7 @@ func least(of func(Span) float64, spans []Span) func() float64 {
 }
 
 // always are the figures that every row shows, whether or not it is held to them.
-var always = map[string]bool{"mean error": true, "p95 of 1 s windows": true, "settled after": true, "overshoot": true, "busy": true}
+var always = map[string]bool{"mean error": true, "p95": true, "settled after": true, "overshoot": true, "busy": true}
 
 // Judge makes the row's figures, and says which limits they miss.
 func (c Criteria) Judge(o Outcome, s Scene) (f Figures, missed []string) {
@@ -134,7 +134,11 @@ func (c Criteria) String() string {
 		if check.isLeast {
 			sign = "≥"
 		}
-		parts = append(parts, fmt.Sprintf("%s %s %g%s", check.name, sign, *check.limit, check.unit))
+		unit := check.unit
+		if *check.limit == 1 {
+			unit = strings.Replace(unit, "points", "point", 1)
+		}
+		parts = append(parts, fmt.Sprintf("%s %s %g%s", check.name, sign, *check.limit, unit))
 	}
 	return strings.Join(parts, ", ")
 }
