@@ -276,10 +276,15 @@ func rowsCards() []row {
 }
 
 func rowsTenants() []row {
-	processes := row{id: "T1/processes", title: "four processes of one container, one launching kernels of 20 ms among others of 0.2 ms, 40 %",
+	processes := row{id: "T1/processes", title: "four processes of one container, 40 %, kernels of 2 ms",
 		scene: scene.Scene{Length: 60 * s, Tenants: []scene.Tenant{flood("tenant", 40, 2*ms)}}, criteria: steady(60*s, 40)}
-	processes.scene.Tenants[0].Processes, processes.title = 4, "four processes of one container, 40 %, kernels of 2 ms"
+	processes.scene.Tenants[0].Processes = 4
 	processes.criteria.P95, processes.real = new(3.0), true
+	fair := processes
+	fair.id, fair.title, fair.real = "T1/fair", "four processes of one container, 40 %, kernels of 0.2, 1, 5 and 25 ms", false
+	fair.scene.Tenants = []scene.Tenant{flood("tenant", 40, 200*us)}
+	fair.scene.Tenants[0].Processes, fair.scene.Tenants[0].Load.Longer = 4, 5
+	fair.criteria.Processes = new(0.99)
 	threads := row{id: "T1/threads", title: "eight threads of one process, 40 %, kernels of 0.2 ms",
 		scene: scene.Scene{Length: 60 * s, Tenants: []scene.Tenant{flood("tenant", 40, 200*us)}}, criteria: steady(60*s, 40)}
 	threads.scene.Tenants[0].Threads = 8
@@ -302,7 +307,7 @@ func rowsTenants() []row {
 	start := pair("T4/start", "the first second after a start: 20 %, kernels of 20 ms, beside 80 %", 0, flood("80", 80, 2*ms), flood("20", 20, 20*ms))
 	start.scene.Tenants[1].From, start.peers = 10*s, false
 	start.criteria = scene.Criteria{Means: []scene.Span{span(10*s, 60*s, 80, 20)}, MeanError: new(1.0), Overshoot: new(5.0)}
-	return []row{processes, threads, coming, capped, alone, start}
+	return []row{processes, fair, threads, coming, capped, alone, start}
 }
 
 func rowsNVML() []row {

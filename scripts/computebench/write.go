@@ -129,7 +129,7 @@ func others(r record) string {
 		name   string
 		value  *float64
 		format string
-	}{{"Jain", f.Jain, "%.5f"}, {"lender back", f.Reach, "%.0f ms"}, {"split off by", f.Split, "%.2f"}, {"throttled", f.Throttled, "%.2f s"},
+	}{{"Jain", f.Jain, "%.5f"}, {"Jain of processes", f.Within, "%.5f"}, {"lender back", f.Reach, "%.0f ms"}, {"split off by", f.Split, "%.2f"}, {"throttled", f.Throttled, "%.2f s"},
 		{"longest wait", f.Longest, "%.2f s"}, {"slowdown", f.Slowdown, "%.2f"}} {
 		if n.value != nil {
 			parts = append(parts, n.name+" "+number(n.value, n.format))

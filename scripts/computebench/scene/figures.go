@@ -29,6 +29,7 @@ type Figures struct {
 	Settle         *float64  `json:"settle_seconds,omitempty"` // -1: never
 	Overshoot      *float64  `json:"overshoot_points,omitempty"`
 	Jain           *float64  `json:"jain,omitempty"`
+	Within         *float64  `json:"jain_of_processes,omitempty"`
 	Busy           *float64  `json:"busy_percent,omitempty"`
 	Reach          *float64  `json:"lender_reach_ms,omitempty"`
 	Split          *float64  `json:"split_error_points,omitempty"`
@@ -131,19 +132,26 @@ func (o Outcome) Overshoot(s Span, within time.Duration, both bool) float64 {
 
 // Jain is the fairness index of share by target: 1 when all have the same part of theirs.
 func (o Outcome) Jain(s Span) float64 {
-	var sum, squares, n float64
+	var parts []float64
 	for i, target := range s.Targets {
 		if target > 0 {
-			x := o.Tenants[i].Share(s.From, s.To) / target
-			sum += x
-			squares += x * x
-			n++
+			parts = append(parts, o.Tenants[i].Share(s.From, s.To)/target)
 		}
+	}
+	return JainOf(parts)
+}
+
+// JainOf is the fairness index of values that ought to be equal.
+func JainOf(values []float64) float64 {
+	var sum, squares float64
+	for _, v := range values {
+		sum += v
+		squares += v * v
 	}
 	if squares == 0 {
 		return 0
 	}
-	return sum * sum / (n * squares)
+	return sum * sum / (float64(len(values)) * squares)
 }
 
 // Busy is the part of the span in which the card worked, in percent.
@@ -180,7 +188,7 @@ func (f Figures) Named() []Named {
 	for _, n := range []struct {
 		name  string
 		value *float64
-	}{{"mean", f.MeanError}, {"p95", f.P95}, {"settle", f.Settle}, {"over", f.Overshoot}, {"Jain", f.Jain}, {"busy", f.Busy},
+	}{{"mean", f.MeanError}, {"p95", f.P95}, {"settle", f.Settle}, {"over", f.Overshoot}, {"Jain", f.Jain}, {"Jain of processes", f.Within}, {"busy", f.Busy},
 		{"reach", f.Reach}, {"split", f.Split}, {"throttled", f.Throttled}, {"longest", f.Longest}, {"slowdown", f.Slowdown},
 		{"against virtual", f.AgainstVirtual}} {
 		if n.value != nil {

@@ -21,6 +21,7 @@ type Criteria struct {
 	Settle    *float64      // seconds
 	Overshoot *float64      // points
 	Jain      *float64      // at least
+	Processes *float64      // Jain among the processes of the first tenant, at least
 	Busy      *float64      // percent, at least
 	Reach     *float64      // ms; of Lender
 	Split     *float64      // points; of BothOn
@@ -55,6 +56,7 @@ func (c *Criteria) checks(o Outcome, s Scene, f *Figures) []check {
 		{"settled after", " s", &f.Settle, c.Settle, false, most(o.Settle, steps)},
 		{"overshoot", " points", &f.Overshoot, c.Overshoot, false, most(overshoot, steps)},
 		{"Jain", "", &f.Jain, c.Jain, true, least(o.Jain, c.Means)},
+		{"Jain of processes", "", &f.Within, c.Processes, true, func() float64 { return o.Claims[0].Jain }},
 		{"busy", " %", &f.Busy, c.Busy, true, least(o.Busy, c.Means)},
 		{"lender back after", " ms", &f.Reach, c.Reach, false, func() float64 { return c.reach(o, s) }},
 		{"split", " points", &f.Split, c.Split, false, func() float64 { return o.split(c.BothOn) }},

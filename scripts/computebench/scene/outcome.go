@@ -45,4 +45,5 @@ type Claims struct {
 	Throttled   time.Duration // threads kept waiting, summed
 	LongestWait time.Duration // of one launch
 	Rounds      int           // collectives done, and the like
+	Jain        float64       // fairness index of GPU time among the tenant's processes
 }

@@ -23,6 +23,7 @@ const (
 // Load is what each thread of a tenant does, for as long as it is on.
 type Load struct {
 	Kernel  time.Duration // GPU time of one kernel, running alone
+	Longer  int           // kernels of each further process of the tenant are so many times longer; 0: 1
 	Blocks  uint64        // grid; 0: 1024
 	Threads uint32        // of one block; 0: 256
 	Path    Path
@@ -115,6 +116,7 @@ func (s Scene) Filled() Scene {
 		t.Processes, t.Threads, t.Ceiling = orElse(t.Processes, 1), orElse(t.Threads, 1), orElse(t.Ceiling, 100)
 		t.Until = orElse(t.Until, s.Length)
 		t.Load.Blocks, t.Load.Threads = orElse(t.Load.Blocks, 1024), orElse(t.Load.Threads, 256)
+		t.Load.Longer = orElse(t.Load.Longer, 1)
 		t.Load.Nodes, t.Load.Streams, t.Load.Fills = orElse(t.Load.Nodes, 1), orElse(t.Load.Streams, 1), orElse(t.Load.Fills, 1)
 		tenants[i] = t
 	}

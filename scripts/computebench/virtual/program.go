@@ -42,7 +42,8 @@ type process struct {
 	tenant   *tenant
 	contexts []*context // by card
 	law      law
-	meetings []*meeting // of collective rounds
+	kernel   time.Duration // GPU time of one of its kernels
+	meetings []*meeting    // of collective rounds
 	dead     bool
 }
 
@@ -103,7 +104,7 @@ func (p *process) newLaunch() launch {
 	takes := time.Duration(0)
 	host := launchTime
 	for range load.Nodes {
-		takes += p.world.jitter(load.Kernel, kernelJitter)
+		takes += p.world.jitter(p.kernel, kernelJitter)
 	}
 	if load.Path == scene.Graph {
 		host = graphTime + time.Duration(load.Nodes)*graphNodeTime

@@ -80,7 +80,10 @@ func Run(s scene.Scene, l Law, dir string, trace io.Writer) (_ scene.Outcome, er
 
 // addProcess makes a process of a tenant, with its contexts, its limiter and its threads.
 func (r *run) addProcess(t *tenant) error {
-	p := &process{world: r.world, tenant: t}
+	p := &process{world: r.world, tenant: t, kernel: t.Load.Kernel}
+	for range t.processes {
+		p.kernel *= time.Duration(t.Load.Longer)
+	}
 	for i, c := range r.world.cards {
 		x := c.addContext(t.Load.Streams)
 		p.contexts = append(p.contexts, x)
@@ -164,8 +167,13 @@ func (r *run) outcome() scene.Outcome {
 			}
 			track.Used = append(track.Used, used)
 		}
+		var byProcess []float64
+		for _, p := range t.processes {
+			byProcess = append(byProcess, p.contexts[0].used.sum(0, r.scene.Length).Seconds())
+		}
 		o.Tenants = append(o.Tenants, track)
-		o.Claims = append(o.Claims, scene.Claims{Throttled: t.throttled, LongestWait: t.longest, Rounds: t.rounds})
+		o.Claims = append(o.Claims, scene.Claims{Throttled: t.throttled, LongestWait: t.longest, Rounds: t.rounds,
+			Jain: scene.JainOf(byProcess)})
 	}
 	o.Card = scene.Track{Step: trackStep, Used: make([]time.Duration, 1)}
 	for at := trackStep; at <= r.scene.Length; at += trackStep {
