@@ -132,8 +132,8 @@ static void go_by_guess(struct vgpu_launch *launch, const struct vgpu_cost *cost
 
 /* Whether credit may come back at any moment: a launch that is not known yet waits behind such, whose deposits are given
  * back when they are measured. A program whose every launch is new would otherwise sleep for them. */
-static bool awaits_refunds(const struct vgpu_cost *cost) {
-  return __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0 &&
+static bool awaits_refunds(const struct vgpu_launch *launch, const struct vgpu_cost *cost) {
+  return !launch->ticket.blind && __atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) == 0 &&
          __atomic_load_n(&vgpu_marks_under_way, __ATOMIC_RELAXED) != 0;
 }
 
@@ -158,7 +158,7 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
       vgpu_marks_harvest(true);
     } else if (vgpu_marks_harvest(true) == 0) { /* what has ended may give credit back */
       tell_wait(&wait, pacer, now_ns, wait_ns);
-      wait_for_rate(pacer, generation, smaller(wait_ns, awaits_refunds(cost) ? pause_ns : PIECE_NS));
+      wait_for_rate(pacer, generation, smaller(wait_ns, awaits_refunds(launch, cost) ? pause_ns : PIECE_NS));
       pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
     }
     now_ns = vgpu_now_ns();
