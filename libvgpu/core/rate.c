@@ -300,6 +300,10 @@ bool vgpu_rate_is_open(const struct vgpu_rate_book *rate) {
   return (mode == VGPU_COMPUTE_ELASTIC || mode == VGPU_COMPUTE_NONE) && vgpu_rate_ppm(rate) >= VGPU_OPEN_PPM;
 }
 
+bool vgpu_rate_is_left(const struct vgpu_rate_book *rate) {
+  return vgpu_load_relaxed(&rate->is_stale) != 0 && vgpu_load_relaxed(&rate->book->limits->heartbeat) != 0;
+}
+
 bool vgpu_rate_is_alone(const struct vgpu_rate_book *rate) {
   struct vgpu_line line;
   if (vgpu_load_relaxed(&rate->book->limits->heartbeat) == 0) {

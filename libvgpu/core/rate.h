@@ -148,6 +148,9 @@ uint32_t vgpu_rate_ppm(const struct vgpu_rate_book *rate);
 /* True if this process is as good as alone: what it launches need not be known before it goes on. */
 bool vgpu_rate_is_open(const struct vgpu_rate_book *rate);
 
+/* True if an agent steered once, and none does any more. */
+bool vgpu_rate_is_left(const struct vgpu_rate_book *rate);
+
 /* True if launches took their own time by the clock of late (VGPU_RATE_ALONE, or no agent ever steered). */
 bool vgpu_rate_is_alone(const struct vgpu_rate_book *rate);
 
