@@ -24,6 +24,16 @@ uint64_t vgpu_failure_ns(const struct vgpu_pacer *pacer, const struct vgpu_cost 
   return (VGPU_COST_GUESS_NS << before) - VGPU_COST_GUESS_NS;
 }
 
+bool vgpu_failure_turn(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost, uint64_t now_ns) {
+  static uint64_t next_ns; /* atomic; of the whole process: such launches are rare */
+  if (__atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) != 0 || vgpu_rate_is_open(&pacer->rate)) return true;
+  uint64_t next = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
+  uint64_t charge = VGPU_COST_GUESS_NS << __atomic_load_n(count_of(cost), __ATOMIC_RELAXED);
+  uint64_t after = now_ns + charge * VGPU_PPM / vgpu_rate_ppm(&pacer->rate);
+  return now_ns >= next &&
+         __atomic_compare_exchange_n(&next_ns, &next, after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
 void vgpu_failures_end(const struct vgpu_cost *cost) {
   uint8_t *count = count_of(cost);
   if (__atomic_load_n(count, __ATOMIC_RELAXED) != 0) __atomic_store_n(count, (uint8_t)0, __ATOMIC_RELAXED);

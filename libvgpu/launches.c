@@ -144,12 +144,22 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
   struct vgpu_pacer *pacer = NULL;
   struct wait wait = {NULL, 0};
   uint32_t generation = 0;
+  bool is_waiting_to_guess = true;
   launch->ticket = (struct vgpu_ticket){.cost = NULL};
   vgpu_marks_harvest(false);
   if (patience_ns != 0) now_ns = wait_for_release(cost, now_ns);
   for (;;) {
     bool is_out_of_patience = now_ns - begun_ns > BUSY_PATIENCE_NS;
     if (!launch->ticket.cost) launch->ticket.blind |= vgpu_is_held() || is_out_of_patience;
+    if (is_waiting_to_guess && launch->ticket.blind && patience_ns != 0 && device->pacer_count > 0) {
+      is_waiting_to_guess = !vgpu_failure_turn(&device->pacers[0], cost, now_ns);
+      if (is_waiting_to_guess) {
+        nap(PAUSE_MAX_NS);
+        vgpu_marks_harvest(true);
+        now_ns = vgpu_now_ns();
+        continue;
+      }
+    }
     uint64_t wait_ns = ask(device, cost, now_ns, now_ns - begun_ns, patience_ns, &launch->ticket, &pacer, &generation);
     if (wait_ns == 0) break;
     if (launch->ticket.busy) {
