@@ -123,7 +123,7 @@ static void test_collectives(void) {
   double begun = seconds_now();
   for (int i = 0; i < 150; i++)
     CHECK_EQUAL(launch_on(collective, NULL), 0, "launch");
-  CHECK(seconds_now() - begun < 0.12, "150 of 0.9 ms went without a wait (%.3f s)", seconds_now() - begun);
+  CHECK(seconds_now() - begun < 0.25, "150 of 0.9 ms went without a wait (%.3f s)", seconds_now() - begun);
   begun = seconds_now();
   CHECK_EQUAL(launch_on(plain, NULL), 0, "another kernel");
   CHECK(seconds_now() - begun > 0.2, "pays for them (%.3f s)", seconds_now() - begun);
