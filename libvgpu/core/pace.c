@@ -108,15 +108,6 @@ static void begin_settling(struct vgpu_pacer *pacer, struct vgpu_ticket *ticket,
   }
 }
 
-/* One less, if there are any. Returns how many there are then. */
-static uint32_t lower(uint32_t *count) {
-  uint32_t value = vgpu_load_relaxed(count);
-  while (value != 0 &&
-         !__atomic_compare_exchange_n(count, &value, value - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
-  return value != 0 ? value - 1 : 0;
-}
-
 /* The launch is done, or nobody will know. */
 static void end(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket) {
   if (ticket->counted) {
@@ -128,7 +119,7 @@ static void end(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket) {
 static void end_settling(struct vgpu_pacer *pacer, const struct vgpu_ticket *ticket, uint64_t paid_ns) {
   uint64_t since = vgpu_load_relaxed(&pacer->unknown_since_ns);
   if (ticket->settle) {
-    lower(&pacer->settling);
+    vgpu_lower(&pacer->settling);
     vgpu_rate_mix(&pacer->rate, paid_ns, is_collective(ticket->cost));
   }
   if (ticket->first) {
@@ -136,7 +127,8 @@ static void end_settling(struct vgpu_pacer *pacer, const struct vgpu_ticket *tic
       since = vgpu_load_relaxed(&pacer->unknown_last_ns);
       vgpu_store_relaxed(&pacer->unknown_since_ns, since);
     }
-    vgpu_rate_unknown(&pacer->rate, lower(&pacer->unknown), since);
+    uint32_t before = vgpu_lower(&pacer->unknown);
+    vgpu_rate_unknown(&pacer->rate, before != 0 ? before - 1 : 0, since);
   }
 }
 

@@ -245,10 +245,7 @@ void vgpu_rate_waiting(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t un
 void vgpu_rate_waited(struct vgpu_rate_book *rate, uint64_t now_ns, uint64_t waited_ns) {
   struct vgpu_usage_slot_device *books = own_books(rate, now_ns);
   __atomic_fetch_add(&vgpu_rate_usage(rate)->throttled_ns, waited_ns, __ATOMIC_RELAXED);
-  uint32_t waiters = vgpu_load_relaxed(&rate->waiters);
-  while (waiters > 0 && !__atomic_compare_exchange_n(&rate->waiters, &waiters, waiters - 1, false, __ATOMIC_RELAXED,
-                                                     __ATOMIC_RELAXED)) {
-  }
+  uint32_t waiters = vgpu_lower(&rate->waiters);
   if (books == NULL) {
     return;
   }

@@ -26,6 +26,15 @@ enum { VGPU_PID_BITS = 22, VGPU_EVERY_DEVICE = VGPU_MAX_DEVICES };
 #define vgpu_store_relaxed(word, value) __atomic_store_n((word), (value), __ATOMIC_RELAXED)
 #define vgpu_add(word, value) __atomic_add_fetch((word), (value), __ATOMIC_SEQ_CST)
 
+/* Counts one down in private memory, if there are any. Returns how many there were. */
+static inline uint32_t vgpu_lower(uint32_t *count) {
+  uint32_t value = vgpu_load_relaxed(count);
+  while (value != 0 &&
+         !__atomic_compare_exchange_n(count, &value, value - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return value;
+}
+
 /* Adds to a word that only the thread inside the lock writes. */
 #define vgpu_count(word) vgpu_store_relaxed((word), vgpu_load_relaxed(word) + 1)
 
