@@ -11,6 +11,7 @@ enum { MOST_DOUBLINGS = 10 };
 
 /* In a row, by the entry's place in the table; the last one is that of last resort. Atomic. */
 static uint8_t counts[VGPU_COST_ENTRIES + 1];
+static uint64_t next_turn_ns; /* atomic; of the whole process: such launches are rare */
 
 static uint8_t *count_of(const struct vgpu_cost *cost) {
   bool is_last = cost == &vgpu_launch_costs.last_resort;
@@ -25,13 +26,12 @@ uint64_t vgpu_failure_ns(const struct vgpu_pacer *pacer, const struct vgpu_cost 
 }
 
 bool vgpu_failure_turn(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost, uint64_t now_ns) {
-  static uint64_t next_ns; /* atomic; of the whole process: such launches are rare */
   if (__atomic_load_n(&cost->cost_ns, __ATOMIC_RELAXED) != 0 || vgpu_rate_is_open(&pacer->rate)) return true;
-  uint64_t next = __atomic_load_n(&next_ns, __ATOMIC_RELAXED);
+  uint64_t next = __atomic_load_n(&next_turn_ns, __ATOMIC_RELAXED);
   uint64_t charge = VGPU_COST_GUESS_NS << __atomic_load_n(count_of(cost), __ATOMIC_RELAXED);
-  uint64_t after = now_ns + charge * VGPU_PPM / vgpu_rate_ppm(&pacer->rate);
+  uint64_t gap = vgpu_smaller(charge * VGPU_PPM / vgpu_rate_ppm(&pacer->rate), VGPU_WAIT_MAX_NS);
   return now_ns >= next &&
-         __atomic_compare_exchange_n(&next_ns, &next, after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+         __atomic_compare_exchange_n(&next_turn_ns, &next, now_ns + gap, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 void vgpu_failures_end(const struct vgpu_cost *cost) {
@@ -42,4 +42,5 @@ void vgpu_failures_end(const struct vgpu_cost *cost) {
 void vgpu_failures_forget(void) {
   for (int i = 0; i <= VGPU_COST_ENTRIES; i++)
     counts[i] = 0;
+  next_turn_ns = 0;
 }

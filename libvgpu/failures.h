@@ -20,7 +20,7 @@ void vgpu_failures_end(const struct vgpu_cost *cost);
 void vgpu_failures_forget(void);
 
 /* True if a launch of unknown cost that cannot be measured may go now: they go one at a time, as far apart as what is
- * charged for each lasts at the rate. Who gets true has to launch. */
+ * charged for each lasts at the rate, VGPU_WAIT_MAX_NS at most. Who gets true has to launch. */
 bool vgpu_failure_turn(const struct vgpu_pacer *pacer, const struct vgpu_cost *cost, uint64_t now_ns);
 
 #endif

@@ -37,12 +37,15 @@ static const struct vgpu_limits_device *limits_of(const struct vgpu_pacer *pacer
   return &pacer->rate.book->limits->devices[pacer->rate.device];
 }
 
-static uint64_t smaller(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
 static void nap(uint64_t ns) {
   vgpu_sys_nanosleep((int64_t)ns);
+}
+
+/* A pause, twice as long each time, and a look at what has been measured meanwhile. */
+static void pause_and_look(uint64_t *pause_ns) {
+  nap(*pause_ns);
+  *pause_ns = vgpu_smaller(2 * *pause_ns, PAUSE_MAX_NS);
+  vgpu_marks_harvest(true);
 }
 
 /* Sleeps until the rate is no longer of `generation`, for `ns` at most, or until a signal was handled. */
@@ -74,7 +77,7 @@ static uint64_t ask(struct vgpu_device *device, struct vgpu_cost *cost, uint64_t
 static uint64_t debt_of(struct vgpu_device *device, uint64_t now_ns) {
   uint64_t least_ns = UINT64_MAX;
   for (uint32_t i = 0; i < device->pacer_count; i++)
-    least_ns = smaller(least_ns, vgpu_rate_debt_ns(&device->pacers[i].rate, now_ns));
+    least_ns = vgpu_smaller(least_ns, vgpu_rate_debt_ns(&device->pacers[i].rate, now_ns));
   return least_ns;
 }
 
@@ -144,32 +147,27 @@ __attribute__((noinline, cold)) void vgpu_launch_admit(struct vgpu_launch *launc
   struct vgpu_pacer *pacer = NULL;
   struct wait wait = {NULL, 0};
   uint32_t generation = 0;
-  bool is_waiting_to_guess = true;
+  bool has_turn = patience_ns == 0; /* to go by a guess, should it come to that */
   launch->ticket = (struct vgpu_ticket){.cost = NULL};
   vgpu_marks_harvest(false);
   if (patience_ns != 0) now_ns = wait_for_release(cost, now_ns);
   for (;;) {
     bool is_out_of_patience = now_ns - begun_ns > BUSY_PATIENCE_NS;
     if (!launch->ticket.cost) launch->ticket.blind |= vgpu_is_held() || is_out_of_patience;
-    if (is_waiting_to_guess && launch->ticket.blind && patience_ns != 0 && device->pacer_count > 0) {
-      is_waiting_to_guess = !vgpu_failure_turn(&device->pacers[0], cost, now_ns);
-      if (is_waiting_to_guess) {
-        nap(PAUSE_MAX_NS);
-        vgpu_marks_harvest(true);
-        now_ns = vgpu_now_ns();
-        continue;
-      }
+    if (launch->ticket.blind && !has_turn) has_turn = vgpu_failure_turn(&device->pacers[0], cost, now_ns);
+    if (launch->ticket.blind && !has_turn) {
+      pause_and_look(&pause_ns);
+      now_ns = vgpu_now_ns();
+      continue;
     }
     uint64_t wait_ns = ask(device, cost, now_ns, now_ns - begun_ns, patience_ns, &launch->ticket, &pacer, &generation);
     if (wait_ns == 0) break;
     if (launch->ticket.busy) {
-      nap(pause_ns);
-      pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
-      vgpu_marks_harvest(true);
+      pause_and_look(&pause_ns);
     } else if (vgpu_marks_harvest(true) == 0) { /* what has ended may give credit back */
       tell_wait(&wait, pacer, now_ns, wait_ns);
-      wait_for_rate(pacer, generation, smaller(wait_ns, awaits_refunds(launch, cost) ? pause_ns : PIECE_NS));
-      pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
+      wait_for_rate(pacer, generation, vgpu_smaller(wait_ns, awaits_refunds(launch, cost) ? pause_ns : PIECE_NS));
+      pause_ns = vgpu_smaller(2 * pause_ns, PAUSE_MAX_NS);
     }
     now_ns = vgpu_now_ns();
   }
@@ -189,9 +187,7 @@ static void wait_for_mark(const struct vgpu_cost *cost) {
   uint64_t pause_ns = PAUSE_MIN_NS;
   for (uint64_t waited_ns = 0; waited_ns < BUSY_PATIENCE_NS && vgpu_marks_are_exhausted(); waited_ns += pause_ns) {
     if (vgpu_is_held() || !is_uncertain(cost)) return;
-    nap(pause_ns);
-    pause_ns = smaller(2 * pause_ns, PAUSE_MAX_NS);
-    vgpu_marks_harvest(true);
+    pause_and_look(&pause_ns);
   }
 }
 
