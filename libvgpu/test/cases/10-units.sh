@@ -5,3 +5,4 @@
 # The parts that need no driver.
 run limits "$bin/limits_test" "$here/testdata/limits.txt" "$here/testdata/cores.txt"
 run blocks "$bin/blocks_test"
+run failures "$bin/failures_test"
