@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vgpud/vgpud/internal/require"
 )
 
 // phase is how long each part of a test with neighbours takes.
@@ -153,9 +155,7 @@ func TestAgentComesAndGoes(t *testing.T) {
 
 // An agent that dies while it has lent a share away: what was lent ends, what was promised stays.
 func TestLoansEndWithTheAgent(t *testing.T) {
-	if !longTimes {
-		t.Skip("a loan outlives the agent by a minute (VGPU_TEST_LONG)")
-	}
+	require.Need(t, "long", longTimes, "a loan outlives the agent by a minute (VGPU_TEST_LONG=1 waits for it)")
 	t.Parallel()
 	n := newNode(t, newCard(t), "--compute-mode=elastic")
 	flood := floodFor(t, "kernel=busy_2ms")
