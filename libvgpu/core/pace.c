@@ -231,7 +231,7 @@ void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *tick
   struct vgpu_cost *cost = ticket->cost;
   uint32_t flags = vgpu_load_relaxed(&cost->flags);
   end(pacer, ticket);
-  if (vgpu_rate_is_left(&pacer->rate) && !ticket->settle && vgpu_load_relaxed(&cost->cost_ns) != 0) {
+  if (vgpu_rate_is_left(&pacer->rate, now_ns) && !ticket->settle && vgpu_load_relaxed(&cost->cost_ns) != 0) {
     end_settling(pacer, ticket, ticket->charged_ns); /* scale and costs belong together: both stay as they were left */
     return;
   }

@@ -297,8 +297,11 @@ bool vgpu_rate_is_open(const struct vgpu_rate_book *rate) {
   return (mode == VGPU_COMPUTE_ELASTIC || mode == VGPU_COMPUTE_NONE) && vgpu_rate_ppm(rate) >= VGPU_OPEN_PPM;
 }
 
-bool vgpu_rate_is_left(const struct vgpu_rate_book *rate) {
-  return vgpu_load_relaxed(&rate->is_stale) != 0 && vgpu_load_relaxed(&rate->book->limits->heartbeat) != 0;
+bool vgpu_rate_is_left(const struct vgpu_rate_book *rate, uint64_t now_ns) {
+  uint32_t heartbeat = vgpu_load_relaxed(&rate->book->limits->heartbeat);
+  uint64_t seen_ns = vgpu_load_relaxed(&rate->heartbeat_seen_ns);
+  return heartbeat != 0 && heartbeat == vgpu_load_relaxed(&rate->heartbeat) && now_ns > seen_ns &&
+         now_ns - seen_ns > VGPU_LATE_NS;
 }
 
 bool vgpu_rate_is_alone(const struct vgpu_rate_book *rate) {

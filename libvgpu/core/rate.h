@@ -28,6 +28,7 @@
 #define VGPU_WAIT_MAX_NS ((uint64_t)10000000000)        /* longest wait in which the allocation launches nothing */
 #define VGPU_WAIT_OWN_NS ((uint64_t)600000000000)       /* and of a launch that costs more than that by itself */
 #define VGPU_STALE_NS ((uint64_t)2000000000)            /* heartbeat that stood still this long: nobody steers */
+#define VGPU_LATE_NS ((uint64_t)600000000)              /* and this long: somebody may have steered for the last time */
 #define VGPU_LOAN_NS ((uint64_t)60000000000)            /* and after this, what was lent is given back */
 #define VGPU_DEBT_BELIEVED_NS ((uint64_t)3600000000000) /* a spent_ns further ahead than this is damage */
 #define VGPU_COST_MAX_NS ((uint64_t)1800000000000)      /* no single cost above this is booked */
@@ -148,8 +149,8 @@ uint32_t vgpu_rate_ppm(const struct vgpu_rate_book *rate);
 /* True if this process is as good as alone: what it launches need not be known before it goes on. */
 bool vgpu_rate_is_open(const struct vgpu_rate_book *rate);
 
-/* True if an agent steered once, and none does any more. */
-bool vgpu_rate_is_left(const struct vgpu_rate_book *rate);
+/* True if an agent steered, and its heartbeat is late. */
+bool vgpu_rate_is_left(const struct vgpu_rate_book *rate, uint64_t now_ns);
 
 /* True if launches took their own time by the clock of late (VGPU_RATE_ALONE, or no agent ever steered). */
 bool vgpu_rate_is_alone(const struct vgpu_rate_book *rate);

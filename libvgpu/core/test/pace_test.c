@@ -235,7 +235,36 @@ static void test_garbage(void) {
   free_pair(pair);
 }
 
+/* Runs for a second, in which an agent steers or does not. Returns the cost that is charged then. */
+static uint64_t cost_after(struct flooder *flooder, struct pair pair, uint64_t *now_ns, bool steered) {
+  for (int i = 0; i < 10; i++) {
+    if (steered) {
+      vgpu_limits_beat(pair.limits);
+    }
+    *now_ns += SECOND / 10;
+    run_until(&flooder, 1, *now_ns);
+  }
+  return cost_of(flooder)->cost_ns;
+}
+
+/* Scale and costs belong together: when the agent is gone, what is known is learnt no further. */
+static void test_costs_without_the_agent(void) {
+  struct pair pair = make_compute_pair(VGPU_COMPUTE_HARD, 500000, START);
+  struct flooder *flooder = make_flooder(pair, 2 * MILLISECOND);
+  uint64_t now = START;
+  flooder->sync = true;
+  flooder->next_ns = gpu_free_ns = START;
+  CHECK_EQUAL(cost_after(flooder, pair, &now, true), 2 * MILLISECOND);
+  cost_after(flooder, pair, &now, false);
+  flooder->fixed_ns = MILLISECOND;
+  CHECK_EQUAL(cost_after(flooder, pair, &now, false), 2 * MILLISECOND);
+  CHECK(cost_after(flooder, pair, &now, true) < 1100 * MICROSECOND);
+  free_flooder(flooder);
+  free_pair(pair);
+}
+
 int main(void) {
+  test_costs_without_the_agent();
   test_exact();
   test_longest_wait();
   test_many_wait_long();
