@@ -34,6 +34,7 @@ enum {
   NARROW_PART = 16,          /* to this part */
   STEADY_SAMPLES = 8,        /* after so many samples */
   ABOVE_MOST = 16,           /* samples in a row above twice the estimate */
+  USUAL_SAMPLES = 256,       /* the slow mean of the estimate is one over so many samples */
   PEAK_SHIFT = 4,            /* the largest sample is forgotten by this part with each one */
   GUESSES_BELIEVED = 4096    /* guesses that are put right, at most */
 };
@@ -172,9 +173,9 @@ static void mark(struct vgpu_cost *cost, uint64_t sample, uint64_t difference, u
 /* True if the key's content is another by now: so many samples in a row are far above the mean of no distribution. (Far
  * below it they may be: of one with rare long ones. The estimate then falls as fast as a mean does.) */
 static bool is_another(struct vgpu_cost *cost, uint64_t sample, uint64_t before) {
-  uint32_t above = sample / 2 > before ? vgpu_load_relaxed(&cost->above) + 1 : 0;
+  uint32_t above = sample / 2 > before ? vgpu_load_relaxed(&cost->above) + 1U : 0;
   bool another = above >= ABOVE_MOST;
-  vgpu_store_relaxed(&cost->above, another ? 0 : above);
+  vgpu_store_relaxed(&cost->above, (uint16_t)(another ? 0 : above));
   return another;
 }
 
@@ -183,6 +184,13 @@ static void remember_peak(struct vgpu_cost *cost, uint64_t sample) {
   uint32_t peak = vgpu_load_relaxed(&cost->peak_us);
   peak -= peak >> PEAK_SHIFT;
   vgpu_store_relaxed(&cost->peak_us, us > peak ? (uint32_t)us : peak);
+}
+
+/* The slow mean follows the estimate after sample number `samples` (from 1). */
+static void follow_usual(struct vgpu_cost *cost, uint64_t after, uint32_t samples) {
+  uint64_t usual = vgpu_load_relaxed(&cost->usual_ns), weight = samples < USUAL_SAMPLES ? samples : USUAL_SAMPLES;
+  usual = samples <= 1 ? after : after > usual ? usual + (after - usual) / weight : usual - (usual - after) / weight;
+  vgpu_store_relaxed(&cost->usual_ns, usual);
 }
 
 static int64_t too_low(uint64_t real, uint64_t charged) {
@@ -221,14 +229,15 @@ int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t ch
   uint64_t sample = elapsed_ns < ELAPSED_MIN_NS ? ELAPSED_MIN_NS : elapsed_ns;
   sample = sample < VGPU_COST_MAX_NS ? sample : VGPU_COST_MAX_NS;
   uint32_t samples = before != 0 ? vgpu_load_relaxed(&cost->samples) : 0;
-  samples += samples < UINT32_MAX;
+  samples += samples < UINT16_MAX;
   uint32_t flags = vgpu_load_relaxed(&cost->flags);
   if (is_another(cost, sample, before)) {
     samples = 1;
   }
   uint64_t after = estimate(before, sample, samples, alone, flags);
   uint64_t difference = samples <= 1 ? 0 : sample > before ? sample - before : before - sample;
-  vgpu_store_relaxed(&cost->samples, samples);
+  vgpu_store_relaxed(&cost->samples, (uint16_t)samples);
+  follow_usual(cost, after, samples);
   mark(cost, sample, difference, after, samples);
   vgpu_store(&cost->cost_ns, after);
   vgpu_store(&cost->first, 0u);
@@ -239,6 +248,13 @@ int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t ch
   return guessed + (exact ? too_low(whole ? sample : after, charged_ns) : 0);
 }
 
+void vgpu_cost_hold(struct vgpu_cost *cost) {
+  uint64_t usual = vgpu_load_relaxed(&cost->usual_ns);
+  if (vgpu_load_relaxed(&cost->cost_ns) != 0 && usual != 0) {
+    vgpu_store(&cost->cost_ns, usual);
+  }
+}
+
 void vgpu_cost_doubt(struct vgpu_cost *cost) {
   if (vgpu_load_relaxed(&cost->cost_ns) != 0) {
     __atomic_fetch_add(&cost->era, 1, __ATOMIC_RELAXED);
@@ -247,13 +263,13 @@ void vgpu_cost_doubt(struct vgpu_cost *cost) {
 }
 
 void vgpu_cost_unsettle(struct vgpu_cost *cost) {
-  vgpu_store_relaxed(&cost->samples, 0u);
+  vgpu_store_relaxed(&cost->samples, (uint16_t)0);
   __atomic_fetch_or(&cost->flags, VGPU_COST_UNSETTLED, __ATOMIC_RELAXED);
 }
 
 void vgpu_cost_forget(struct vgpu_cost *cost) {
   __atomic_fetch_add(&cost->era, 1, __ATOMIC_RELAXED);
-  vgpu_store_relaxed(&cost->samples, 0u);
+  vgpu_store_relaxed(&cost->samples, (uint16_t)0);
   vgpu_store_relaxed(&cost->guesses, 0u);
   vgpu_store_relaxed(&cost->peak_us, 0u);
   vgpu_store_relaxed(&cost->flags, 0u);

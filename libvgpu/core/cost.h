@@ -34,16 +34,16 @@ struct vgpu_cost {
   uint64_t key;          /* 0: free */
   uint64_t cost_ns;      /* estimate; 0: not known yet */
   uint64_t deviation_ns; /* mean absolute deviation of the samples */
+  uint64_t usual_ns;     /* slow mean of the estimate: what launches of the key were charged of late, on average */
   uint32_t launches;     /* since the process began; wraps; counts are lost when threads race */
-  uint32_t samples;      /* stops at UINT32_MAX; 0 again when the content is in doubt */
   uint32_t first;        /* 1: the first launch of this key has been let go, and is not measured yet */
   uint32_t flags;        /* enum vgpu_cost_flags */
   uint32_t guesses;      /* launches that were charged by guess before the cost was known */
   uint32_t long_launch;  /* value of `launches` at the last one that was long */
-  uint32_t above;        /* samples in a row that were more than twice the estimate */
   uint32_t peak_us;      /* the largest of the last samples: rises at once, falls by a sixteenth with each sample */
   uint32_t era;          /* raised when the content came into doubt */
-  uint32_t reserved[1];  /* one cache line each */
+  uint16_t samples;      /* stops at UINT16_MAX; 0 again when the content is in doubt */
+  uint16_t above;        /* samples in a row that were more than twice the estimate */
 };
 
 enum vgpu_cost_flags {
@@ -55,6 +55,8 @@ enum vgpu_cost_flags {
   VGPU_COST_WIDE = 32,      /* the samples differ much */
   VGPU_COST_UNCLEAN = 64    /* the caller has thrown one first sample away; it does so once */
 };
+
+_Static_assert(sizeof(struct vgpu_cost) == 64, "one cache line each");
 
 struct vgpu_costs {
   struct vgpu_cost entries[VGPU_COST_ENTRIES];
@@ -107,6 +109,11 @@ int64_t vgpu_cost_learn(struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t ch
 /* For how long a collective spun until its peers came, as far as can be told: what it took beyond `own_ns`, which was
  * charged for it. Nothing for others. Collectives follow the lower envelope also while alone. */
 uint64_t vgpu_cost_spun(const struct vgpu_cost *cost, uint64_t elapsed_ns, uint64_t own_ns);
+
+/* A launch was measured that is to teach nothing, because nobody learns the scale any more that belongs to the estimate.
+ * The estimate goes to its slow mean, and stays there: the scale is one of that, and not of where the estimate happened
+ * to be when the agent was last there. Nothing happens to a key that is not known. */
+void vgpu_cost_hold(struct vgpu_cost *cost);
 
 /* The key's content changed (a graph was updated): keep the estimate, but the key is unsettled. */
 void vgpu_cost_doubt(struct vgpu_cost *cost);

@@ -232,7 +232,8 @@ void vgpu_pace_measured(struct vgpu_pacer *pacer, const struct vgpu_ticket *tick
   uint32_t flags = vgpu_load_relaxed(&cost->flags);
   end(pacer, ticket);
   if (vgpu_rate_is_left(&pacer->rate, now_ns) && !ticket->settle && vgpu_load_relaxed(&cost->cost_ns) != 0) {
-    end_settling(pacer, ticket, ticket->charged_ns); /* scale and costs belong together: both stay as they were left */
+    vgpu_cost_hold(cost); /* scale and costs belong together: both stay as they were left */
+    end_settling(pacer, ticket, ticket->charged_ns);
     return;
   }
   bool alone = vgpu_rate_is_alone(&pacer->rate), is_past = ticket->era != vgpu_load_relaxed(&cost->era);

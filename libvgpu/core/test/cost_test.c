@@ -124,6 +124,30 @@ static void test_beside_others(void) {
   CHECK(cost.cost_ns > 3900000);
 }
 
+/* Held: what was charged on average, whatever the last samples were. */
+static void test_held(void) {
+  struct vgpu_cost cost = {0};
+  vgpu_cost_hold(&cost);
+  CHECK_EQUAL(cost.cost_ns, 0); /* not known */
+  uint64_t charged = 0, random = 12345, launches = 2000, lowest = UINT64_MAX, highest = 0;
+  for (uint64_t i = 0; i < launches; i++) {
+    random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+    vgpu_cost_learn(&cost, (random >> 33) % 3 == 0 ? 1000000 : 3000000, 1000000, false);
+    if (i >= launches / 2) {
+      charged += cost.cost_ns;
+      lowest = cost.usual_ns < lowest ? cost.usual_ns : lowest;
+      highest = cost.usual_ns > highest ? cost.usual_ns : highest;
+    }
+  }
+  uint64_t mean = charged / (launches / 2);
+  CHECK(lowest > mean * 92 / 100 && highest < mean * 108 / 100);
+  vgpu_cost_learn(&cost, 1000000, 1000000, false);
+  vgpu_cost_learn(&cost, 1000000, 1000000, false);
+  CHECK(cost.cost_ns < mean * 92 / 100);
+  vgpu_cost_hold(&cost);
+  CHECK(cost.cost_ns > mean * 92 / 100 && cost.cost_ns < mean * 108 / 100);
+}
+
 /* What a collective takes beyond its usual is waiting for its peers; its estimate does not follow that. */
 static void test_collective(void) {
   struct vgpu_cost cost = {.flags = VGPU_COST_COLLECTIVE};
@@ -222,6 +246,7 @@ int main(void) {
   test_sampling();
   test_alone();
   test_beside_others();
+  test_held();
   test_collective();
   test_nonsense();
   test_handle_used_again();
