@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package monitor
+
+import (
+	"time"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// Contention is what one look at the traffic of all cards saw. It is apart from the Snapshot because it is made in a loop of
+// its own, from one to several times a second. Nobody changes it once it is made. Devices are sorted by GPU, streams by GPU
+// and key, without duplicates.
+type Contention struct {
+	Now     time.Duration // CLOCK_MONOTONIC
+	Devices []Device      // of the cards that were looked at
+	Streams []Stream      // of every allocation with a share of one of these cards
+}
+
+// Device is what a card's counters say; see source.DeviceSample.
+type Device = source.DeviceSample
+
+// Figure is one number of a card's counters; see package source.
+type Figure = source.Figure
+
+// Class is one class of operations; see package source.
+type Class = source.Class
+
+// Stream is the traffic of one allocation on one GPU.
+type Stream struct {
+	source.Traffic
+	Share   float64       // of the GPU's time that it is granted, 0 to 1; 0: not limited
+	Charged time.Duration // GPU time that it used, ever: estimated cost times scale; not known (0, and Known false) without a book
+	Waited  time.Duration // how long its launches were kept waiting for its share, ever, in all its threads
+	Started time.Duration // when its oldest process was first seen; 0: not known
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// What is seen of containers from outside, without their help: calls of the driver's library that the kernel counted by
+// control group, memory that the driver says processes hold, and which files a process really sees.
+
+package source
+
+import (
+	"context"
+	"time"
+)
+
+// Calls are the calls of the driver's library by the processes of one control group, ever, as probes counted them. Calls
+// over the probes' rate cap are counted as Missed alone.
+type Calls struct {
+	CgroupID    uint64 // inode of its directory
+	Copies      [Directions]Count
+	Allocations Count
+	Stalls      Count // synchronisations
+	Contexts    uint64
+	Ioctls      uint64 // on the driver's device nodes
+	Missed      uint64
+}
+
+// ProbeMode is how much the probes see.
+type ProbeMode string
+
+// The modes.
+const (
+	ProbesFull    ProbeMode = "full"
+	ProbesSampled ProbeMode = "sampled" // one call in some, or some calls alone: probes are dear here, or the kernel is old
+	ProbesOff     ProbeMode = "off"
+)
+
+// ProbeStatus says what the probes can see, and what they cost.
+type ProbeStatus struct {
+	Mode         ProbeMode
+	Reason       string        // why not full, for people; names the capability, setting or kernel version that lacks
+	HitCost      time.Duration // measured, of one hit
+	Libraries    int           // distinct files that are probed
+	Unobservable []Unobservable
+}
+
+// Unobservable is a library that processes have mapped and that cannot be probed.
+type Unobservable struct {
+	PID    int
+	Path   string // as the process sees it
+	Reason string
+}
+
+// Probes counts calls from outside.
+type Probes interface {
+	// Calls returns the counts of every control group that has any.
+	Calls(ctx context.Context) ([]Calls, ProbeStatus, error)
+}
+
+// ProcessMemory is what the driver says that one process holds on one GPU.
+type ProcessMemory struct {
+	GPUUUID   string
+	PID       int // as the agent sees it
+	UsedBytes uint64
+}
+
+// ProcessMemories lists processes by GPU; at most once a second.
+type ProcessMemories interface {
+	ProcessMemory(ctx context.Context) ([]ProcessMemory, error)
+}
+
+// Container is where a process lives.
+type Container struct {
+	CgroupID   uint64
+	CgroupPath string // in its hierarchy
+	PodUID     string // "": not a pod's
+	ID         string // of the container, by the runtime; "": not a container
+}
+
+// Replaced is a file of ours that a process does not see where it was put.
+type Replaced struct {
+	Path   string // as the container sees it
+	Reason string // what is there instead
+}
+
+// Residence is what is known of one process from outside.
+type Residence struct {
+	PID       int
+	StartTime uint64 // clock ticks after boot: tells a pid that was used again
+	Command   string // first word of its command line; any bytes
+	Container Container
+	Keys      []string // allocations whose pages are mounted where it lives
+	Replaced  []Replaced
+	Devices   bool // it has a device node of the driver open
+}
+
+// Residents finds the processes that matter to the witness: those named, and all that have a library or a device node of
+// the driver.
+type Residents interface {
+	Residents(ctx context.Context, pids []int) ([]Residence, error)
+}
