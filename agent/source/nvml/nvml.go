@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -42,6 +43,8 @@ type Library interface {
 	Extensions() nvml.ExtendedInterface
 	DeviceGetCount() (int, nvml.Return)
 	DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return)
+	GpmSampleAlloc() (nvml.GpmSample, nvml.Return)
+	GpmMetricsGet(*nvml.GpmMetricsGetType) nvml.Return
 }
 
 // Reader reads all cards. It is safe for concurrent use; one read runs at a time.
@@ -53,6 +56,8 @@ type Reader struct {
 	now      func() time.Time // for the back-off
 	clock    clock            // of the samples
 
+	hasThroughput atomic.Bool // the library can be asked for PCIe throughput
+
 	turn chan struct{} // held by the one who talks to the library
 
 	// The rest is guarded by turn.
@@ -62,6 +67,7 @@ type Reader struct {
 	lastError   error
 	has         map[string]bool   // exported functions
 	sampled     map[string]uint64 // stamp of the last utilisation sample, by UUID, in the library's microseconds
+	gpm         map[string]*gpmCard
 }
 
 var _ source.GPUs = (*Reader)(nil)
@@ -84,7 +90,8 @@ func New(path string, patience time.Duration, now func() time.Time) *Reader {
 const defaultLibrary = "libnvidia-ml.so.1"
 
 func newReader(library Library, patience time.Duration, root string, now func() time.Time) *Reader {
-	return &Reader{library: library, name: defaultLibrary, patience: patience, root: root, now: now, clock: systemClock, turn: make(chan struct{}, 1), has: map[string]bool{}}
+	return &Reader{library: library, name: defaultLibrary, patience: patience, root: root, now: now, clock: systemClock, turn: make(chan struct{}, 1),
+		has: map[string]bool{}, gpm: map[string]*gpmCard{}}
 }
 
 // GPUs implements source.GPUs. It returns when its patience or ctx ends although the library may hang; reads fail until
@@ -132,6 +139,7 @@ func (r *Reader) Close(ctx context.Context) error {
 		return nil
 	}
 	r.initialised = false
+	r.forgetGPM(nil)
 	return codeError("shut NVML down", r.library.Shutdown())
 }
 
@@ -195,7 +203,7 @@ func (r *Reader) initialise() error {
 		return r.giveUp(codeError("initialise NVML", code))
 	}
 	r.initialised, r.lastError, r.retryIn = true, nil, 0
-	for _, name := range []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", processUtilization} {
+	for _, name := range append([]string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", processUtilization}, counterFunctions...) {
 		r.has[name] = r.library.Extensions().LookupSymbol(name) == nil
 	}
 	return nil
@@ -205,6 +213,7 @@ func (r *Reader) initialise() error {
 func (r *Reader) giveUp(err error) error {
 	if r.initialised {
 		r.initialised = false
+		r.forgetGPM(nil)
 		_ = r.library.Shutdown() // it is in trouble already
 	}
 	r.retryIn = min(max(2*r.retryIn, firstRetry), lastRetry)

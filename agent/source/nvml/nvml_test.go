@@ -28,6 +28,9 @@ type library struct {
 	missing map[string]bool // functions that it does not export
 	inits   int
 	hang    chan struct{} // reads wait for it when set
+
+	samples, freed int                                        // of GPM
+	metrics        func(*nvml.GpmMetricsGetType) nvml.Return // nil: none
 }
 
 func (l *library) Init() nvml.Return     { l.inits++; return l.init }
@@ -49,6 +52,12 @@ func (l *library) DeviceGetCount() (int, nvml.Return) {
 func (l *library) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	return l.devices[index], nvml.SUCCESS
 }
+
+func (l *library) GpmSampleAlloc() (nvml.GpmSample, nvml.Return) {
+	l.samples++
+	return &mock.GpmSample{FreeFunc: func() nvml.Return { l.freed++; return nvml.SUCCESS }}, nvml.SUCCESS
+}
+func (l *library) GpmMetricsGet(get *nvml.GpmMetricsGetType) nvml.Return { return l.metrics(get) }
 
 // card is a mock that panics on every call that is not set here.
 func card(uuid string) *mock.Device {
