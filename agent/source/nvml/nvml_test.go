@@ -29,7 +29,7 @@ type library struct {
 	inits   int
 	hang    chan struct{} // reads wait for it when set
 
-	samples, freed int                                        // of GPM
+	samples, freed int                                       // of GPM
 	metrics        func(*nvml.GpmMetricsGetType) nvml.Return // nil: none
 }
 
