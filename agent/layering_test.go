@@ -35,6 +35,7 @@ var allowedImports = map[string][]string{
 	"agent/source/pages":   {"agent/source", "limiter"},
 	"agent/source/procs":   {"agent/source"},
 	"agent/monitor":        {"agent/source"},
+	"agent/control":        {},
 	"agent/decide":         {"agent/monitor"},
 	"agent/demo":           {"plugin", "plugin/ledger", "plugin/kubelettest", "limiter"},
 	"agent/metrics":        {"agent/monitor", "agent/decide", "internal/atomicfile"},
