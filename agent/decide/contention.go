@@ -72,7 +72,8 @@ type GPUContention struct {
 	Device       []Attributed
 	Unattributed []Attributed // what is left when all slices' parts are taken off
 	Pressures    map[Resource]Pressure
-	Note         string // what keeps verdicts from being made at present; "": nothing
+	Blind        string // why nothing can be concluded at present, neither way; "": something can
+	Note         string // which verdicts cannot be made, and why, for people; "": all can
 }
 
 // Contention is what follows from one look.

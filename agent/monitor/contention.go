@@ -27,6 +27,51 @@ type Figure = source.Figure
 // Class is one class of operations; see package source.
 type Class = source.Class
 
+// OperationKind is what kind of work a class of operations is; see package source.
+type OperationKind = source.OperationKind
+
+// The kinds.
+const (
+	OperationKernel       = source.OperationKernel
+	OperationGraph        = source.OperationGraph
+	OperationHostToDevice = source.OperationHostToDevice
+	OperationDeviceToHost = source.OperationDeviceToHost
+	OperationDeviceCopy   = source.OperationDeviceCopy
+)
+
+// Where copies go; see package source.
+const (
+	HostToDevice   = source.HostToDevice
+	DeviceToHost   = source.DeviceToHost
+	DeviceToDevice = source.DeviceToDevice
+	PeerToPeer     = source.PeerToPeer
+	Directions     = source.Directions
+)
+
+// Sharing is how containers share a card; see package source.
+type Sharing = source.Sharing
+
+// The ways of sharing.
+const (
+	SharingUnknown    = source.SharingUnknown
+	SharingTimeSliced = source.SharingTimeSliced
+	SharingMPS        = source.SharingMPS
+	SharingExclusive  = source.SharingExclusive
+	SharingMIG        = source.SharingMIG
+)
+
+// Throttle is a set of reasons for which a card is slow; see package source.
+type Throttle = source.Throttle
+
+// Reasons for throttling.
+const (
+	ThrottlePower    = source.ThrottlePower
+	ThrottleThermal  = source.ThrottleThermal
+	ThrottleHardware = source.ThrottleHardware
+	ThrottleSync     = source.ThrottleSync
+	ThrottleSetting  = source.ThrottleSetting
+)
+
 // Stream is the traffic of one allocation on one GPU.
 type Stream struct {
 	source.Traffic
