@@ -44,13 +44,34 @@ type Config struct {
 	NVMLLibrary           string // empty: the loader's choice
 	TextfileDir           string // empty: no metrics file
 	TickInterval          time.Duration
-	LogLevel              slog.Level
-	LogFormat             string
+
+	Contention              string            // contentionOff, contentionReport or contentionHealth
+	ContentionPreset        string            // presetDefault, presetFast or presetCustom
+	ContentionNumbers       ContentionNumbers // of presetCustom
+	ContentionMarkAllocated bool
+	ContentionLeverPercent  int // what the antagonist is left with of its GPU time; 0: no lever
+	ContentionLeverFor      time.Duration
+	Probes                  string   // wordAuto, full, sampled or wordOff
+	Witness                 string   // wordOff, wordReport, freeze or kill
+	WitnessOverheadBytes    uint64   // per process
+	WitnessTrusted          []string // namespaces
+	Events                  string   // wordAuto or wordOff
+	NodeName                string   // empty: the host's name
+	Kubeconfig              string   // empty: the pod's own access
+	ControlSocket           string   // empty: none
+	LogLevel                slog.Level
+	LogFormat               string
 
 	file     string    // the file it was read from; empty: none
 	fileTime time.Time // of its last change
 	values   map[string]string
 	ignored  []string // variables of the environment that look like options and are none
+}
+
+// ContentionNumbers are thresholds of one's own. Parts are of the time, 0 to 1.
+type ContentionNumbers struct {
+	Above, Below          float64
+	BadFor, GoodFor, Hold time.Duration
 }
 
 // environmentPrefix comes before the name of an option, upper case and with underscores.
@@ -109,7 +130,7 @@ func loadConfig(command *cobra.Command, environ []string) (Config, error) {
 		return Config{}, fmt.Errorf("read configuration: %w", errors.Join(faults...))
 	}
 	config.ignored = unknownVariables(environment)
-	if err := errors.Join(checkCompute(config), checkOverlap(config, filepath.Clean)); err != nil {
+	if err := errors.Join(checkCompute(config), checkContention(config), checkOverlap(config, filepath.Clean)); err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
 	return config, nil

@@ -94,6 +94,15 @@ func TestBadValues(t *testing.T) {
 		{"container-dir", "/usr/local/a:b", "colons"}, {"state-dir", "/var/../lib", "clean"}, {"state-dir", "", "absolute"},
 		{"library", "libvgpu.so", "absolute"}, {"textfile-dir", "x/", "absolute"},
 		{"tick-interval", "1", "a unit is missing, e.g. 5s"}, {"tick-interval", "1ms", "100ms to 1m"}, {"tick-interval", "1h", "100ms to 1m"},
+		{"contention", "on", "off, report, health"}, {"contention-preset", "slow", "default, fast, custom"},
+		{"contention-above", "0", percentRule}, {"contention-above", "25%", percentRule}, {"contention-below", "", percentRule},
+		{"contention-bad-for", "60", "a unit is missing"}, {"contention-bad-for", "2s", "10s to 1h"}, {"contention-good-for", "2h", "10s to 1h"},
+		{"contention-hold", "1h", "10s to 30m"}, {"contention-lever-for", "forever", "10s to 1h"}, {"contention-mark-allocated", "yes", "true, false"},
+		{"contention-lever", "100", "1 to 99"}, {"contention-lever", "-1", "1 to 99"}, {"contention-lever", "", "1 to 99"},
+		{"probes", "on", "auto, full, sampled, off"}, {"witness", "shoot", "off, report, freeze, kill"}, {"witness-overhead", "5%", "unknown suffix"},
+		{"witness-overhead", "", "want e.g. 4Gi"}, {"witness-trusted-namespaces", "a,B", "name of a namespace"}, {"witness-trusted-namespaces", "a.b", "name of a namespace"},
+		{"events", "always", "auto, off"}, {"node-name", "Node_1", "name of a node"}, {"kubeconfig", "config", "absolute"},
+		{"control-socket", "vgpud.sock", "absolute"}, {"control-socket", "/" + strings.Repeat("s", 107), "107 bytes"},
 		{"log-level", "loud", "debug, info"}, {"log-format", "xml", "text, json"},
 	} {
 		t.Run(test.key+"="+test.value, func(t *testing.T) {
@@ -167,6 +176,34 @@ func TestComputeOptions(t *testing.T) {
 		_, err := load(t, []string{"--compute-mode=" + mode}, []string{"VGPUD_COMPUTE_CEILING=60"}, "")
 		if err == nil || !strings.Contains(err.Error(), `compute-ceiling: value "60": compute-mode is `+mode) {
 			t.Errorf("a ceiling beside %s: %v", mode, err)
+		}
+	}
+}
+
+func TestContentionOptions(t *testing.T) {
+	config, err := load(t, []string{"--contention-preset=custom", "--contention-above=40", "--contention-hold=10m", "--contention-lever=30",
+		"--witness-trusted-namespaces= gpu-operator, monitoring,", "--witness-overhead=0"}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (ContentionNumbers{Above: 0.4, Below: 0.12, BadFor: time.Minute, GoodFor: 2 * time.Minute, Hold: 10 * time.Minute}); config.ContentionNumbers != want {
+		t.Errorf("%+v, want %+v", config.ContentionNumbers, want)
+	}
+	if config.ContentionLeverPercent != 30 || !slices.Equal(config.WitnessTrusted, []string{"gpu-operator", "monitoring"}) || config.WitnessOverheadBytes != 0 {
+		t.Errorf("%+v", config)
+	}
+	for _, test := range []struct {
+		arguments []string
+		fault     string
+	}{
+		{[]string{"--contention-above=40"}, `contention-above: value "40": contention-preset is default`},
+		{[]string{"--contention-preset=fast", "--contention-hold=10m"}, `contention-hold: value "10m": contention-preset is fast`},
+		{[]string{"--contention-preset=custom", "--contention-below=25"}, `contention-below: value "25": want less`},
+		{[]string{"--contention=report", "--contention-lever=30"}, `contention-lever: value "30": contention is report`},
+		{[]string{"--contention=off", "--contention-mark-allocated=true"}, `contention-mark-allocated: value "true": contention is off`},
+	} {
+		if _, err := load(t, test.arguments, nil, ""); err == nil || !strings.Contains(err.Error(), test.fault) {
+			t.Errorf("%v: %v, want %s", test.arguments, err, test.fault)
 		}
 	}
 }

@@ -45,6 +45,12 @@ func checkOverlap(config Config, resolve func(string) string) error {
 				own.name, own.path, relation, other.name, other.path))
 		}
 	}
+	for _, directory := range []named{pages, state} {
+		if config.ControlSocket != "" && relate(resolve(config.ControlSocket), resolve(directory.path)) != "" {
+			faults = append(faults, fmt.Errorf("control-socket: value %q is in %s (%s): want a place of its own",
+				config.ControlSocket, directory.name, directory.path))
+		}
+	}
 	return errors.Join(faults...)
 }
 

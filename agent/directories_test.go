@@ -36,6 +36,9 @@ func TestOverlappingDirectories(t *testing.T) {
 		{"--state-dir=/var/lib/kubelet/vgpud", "inside kubelet-dir"},
 		{"--state-dir=/var/lib", "above kubelet-dir"},
 		{"--state-dir=/m --textfile-dir=/m", "equal to textfile-dir"},
+		{"--pages-dir=/run/vgpud", "control-socket: value \"/run/vgpud/vgpud.sock\" is in pages-dir"},
+		{"--state-dir=/s --control-socket=/s/records/sock", "is in state-dir"},
+		{"--pages-dir=/run/vgpud --control-socket=", ""},
 		{"--pages-dir=/s2 --state-dir=/s", ""},
 		{"--pages-dir=/run/vgpud/pages --state-dir=/run/vgpud/state --textfile-dir=/run/vgpud/textfile", ""},
 	} {
