@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// hysteresis.go turns contention into health, slowly: a card is contended when a slice of it has lost much to others for
+// some time without a break, and no longer when none has for longer. Nothing changes before a hold is over, so that no
+// series of looks makes a card flap. What cannot be seen stops the clocks: it neither condemns nor acquits.
+
+package decide
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// contentionPeriod is how often Contend judges, and what the first period of a streak counts for.
+const contentionPeriod = 2 * time.Second
+
+// longestStep is what one period counts for at most: a loop that was held up has not seen what happened meanwhile.
+const longestStep = 2 * contentionPeriod
+
+// healthResources are those on which contention withdraws a card. Waiting for time is what shares are for.
+var healthResources = []Resource{ResourceDRAM, ResourcePCIeRX, ResourcePCIeTX}
+
+// HealthState is what is remembered between looks. The zero value is the start. It is a value: JudgeContention makes a new
+// one. Its size is bounded by the number of cards and slices.
+type HealthState struct {
+	gpus map[string]gpuContention
+}
+
+// gpuContention is what is remembered of one card.
+type gpuContention struct {
+	contended bool
+	moved     bool          // the verdict has changed once at least
+	changed   time.Duration // when it last did
+	hold      time.Duration // before which it does not change again
+	repeats   int           // withdrawals in a row that followed a recovery within HealthPolicy.Repeated
+	looked    time.Duration // when a period was last judged
+	bad, good time.Duration // how long without a break it was, as far as was seen
+	blind     time.Duration // for how long nothing has been seen
+	why       string        // it is blind; "": it is not
+	severity  float64       // the largest Avg60 of the last period that was seen
+	streak    streak        // of bad periods
+	evidence  Evidence      // for contended, or for the cut
+	lever     lever
+}
+
+// HealthVerdicts is what follows for the cards' health.
+type HealthVerdicts struct {
+	GPUs        []ContentionVerdict // of every card that was seen or is contended, sorted by UUID
+	Transitions []ContentionTransition
+	Cuts        []Cut // in force, sorted by GPU
+}
+
+// ContentionVerdict is what is thought of one card.
+type ContentionVerdict struct {
+	UUID            string
+	Contended       bool
+	Since           time.Duration // when that changed last, CLOCK_MONOTONIC; 0: never
+	BadFor, GoodFor time.Duration // how long without a break it was
+	HoldLeft        time.Duration // before which the verdict does not change
+	Repeats         int           // by which the hold has doubled
+	Severity        float64       // the largest Avg60 of its slices' pressures, 0 to 1
+	Blind           string        // why the clocks stand still; "": they do not
+	Lever           bool          // its antagonist is cut at present
+	Evidence        Evidence      // why it is contended, or why somebody is cut; else zero
+}
+
+// TransitionKind is what changed.
+type TransitionKind string
+
+// The kinds.
+const (
+	TransitionContended TransitionKind = "contended"
+	TransitionRecovered TransitionKind = "recovered"
+	TransitionCut       TransitionKind = "cut"   // the antagonist was given less GPU time
+	TransitionUncut     TransitionKind = "uncut" // and has it back
+)
+
+// ContentionTransition is a change of one card's verdict.
+type ContentionTransition struct {
+	UUID     string
+	Kind     TransitionKind
+	Reason   string // for people
+	Evidence Evidence
+}
+
+// JudgeContention judges one look. It is to be called at every look; only those with which a period ends move its clocks.
+// now is CLOCK_MONOTONIC.
+func JudgeContention(seen Contention, policy HealthPolicy, state HealthState, now time.Duration) (HealthVerdicts, HealthState) {
+	next := HealthState{gpus: maps.Clone(state.gpus)}
+	if next.gpus == nil {
+		next.gpus = map[string]gpuContention{}
+	}
+	var verdicts HealthVerdicts
+	cards := map[string]*GPUContention{}
+	for i := range seen.GPUs {
+		cards[seen.GPUs[i].UUID] = &seen.GPUs[i]
+		if _, known := next.gpus[seen.GPUs[i].UUID]; !known && seen.Period {
+			next.gpus[seen.GPUs[i].UUID] = gpuContention{}
+		}
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(next.gpus)) {
+		gpu := next.gpus[uuid]
+		step := healthStep{uuid: uuid, policy: policy, now: now}
+		if seen.Period {
+			gpu = step.look(gpu, weigh(cards[uuid], seen.Slices, policy))
+		}
+		gpu = step.move(gpu, seen)
+		verdicts.Transitions = append(verdicts.Transitions, step.transitions...)
+		if cards[uuid] == nil && seen.Period && !gpu.worthKeeping(policy, now) {
+			delete(next.gpus, uuid)
+			continue
+		}
+		next.gpus[uuid] = gpu
+		verdicts.GPUs = append(verdicts.GPUs, gpu.verdict(uuid, policy, now))
+		if gpu.lever.on {
+			verdicts.Cuts = append(verdicts.Cuts, gpu.lever.cut)
+		}
+	}
+	return verdicts, next
+}
+
+// worthKeeping says whether anything is remembered of a card that still matters.
+func (g gpuContention) worthKeeping(policy HealthPolicy, now time.Duration) bool {
+	return g.contended || g.lever.on || g.bad > 0 || g.moved && now-g.changed < max(policy.Repeated, g.hold)
+}
+
+// verdict is what is told of a card.
+func (g gpuContention) verdict(uuid string, policy HealthPolicy, now time.Duration) ContentionVerdict {
+	v := ContentionVerdict{UUID: uuid, Contended: g.contended, BadFor: g.bad, GoodFor: g.good, Repeats: g.repeats,
+		Severity: g.severity, Blind: g.why, Lever: g.lever.on, HoldLeft: g.holdLeft(now)}
+	if g.moved {
+		v.Since = g.changed
+	}
+	if g.contended || g.lever.on {
+		v.Evidence = g.evidence
+	}
+	return v
+}
+
+func (g gpuContention) holdLeft(now time.Duration) time.Duration {
+	if !g.moved {
+		return 0
+	}
+	return max(0, g.hold-(now-g.changed))
+}
+
+// weight is what one period says of a card.
+type weight struct {
+	bad, good bool   // both false: neither, or nothing
+	blind     string // why nothing can be said; "": it can
+	severity  float64
+	victim    string
+	worst     Strain // of the victim; where bad
+}
+
+// weigh looks at all slices of a card. card is nil where the card was not seen.
+func weigh(card *GPUContention, all []SliceContention, policy HealthPolicy) weight {
+	if card == nil {
+		return weight{blind: "the card's counters could not be read"}
+	}
+	if card.Note != "" {
+		return weight{blind: card.Note}
+	}
+	w := weight{good: true}
+	for _, slice := range all {
+		if slice.GPUUUID != card.UUID {
+			continue
+		}
+		for _, strain := range slice.Strain {
+			if slices.Contains(healthResources, strain.Resource) && slices.Contains(card.Possible, strain.Resource) {
+				w = w.add(slice.Key, strain, policy)
+			}
+		}
+	}
+	if w.bad {
+		w.blind = "" // one that suffers for certain is enough
+	}
+	w.good = w.good && !w.bad && w.blind == ""
+	return w
+}
+
+// add takes one slice's strain on one resource in.
+func (w weight) add(key string, strain Strain, policy HealthPolicy) weight {
+	low := strain.Avg10 < policy.Below && strain.Avg60 < policy.Below
+	switch {
+	case strain.Antagonist == key:
+		// Its own doing is nobody's fault.
+	case strain.Excluded != "":
+		if !low { // it may be the one that suffers
+			w.blind = cmp.Or(w.blind, strain.Excluded)
+		}
+	case strain.Bad(policy.Above):
+		if !w.bad || strain.Avg60 > w.worst.Avg60 {
+			w.victim, w.worst = key, strain
+		}
+		w.bad = true
+		w.severity = max(w.severity, strain.Avg60)
+	default:
+		if !low && strain.Saturated && strain.CoActive {
+			w.good = false
+		}
+		w.severity = max(w.severity, strain.Avg60)
+	}
+	return w
+}
+
+// healthStep is one look at one card.
+type healthStep struct {
+	uuid        string
+	policy      HealthPolicy
+	now         time.Duration
+	transitions []ContentionTransition
+}
+
+// look moves the clocks by what a period says.
+func (s *healthStep) look(g gpuContention, w weight) gpuContention {
+	passed := contentionPeriod
+	if g.looked != 0 {
+		passed = min(max(0, s.now-g.looked), longestStep)
+	}
+	g.looked, g.why = s.now, w.blind
+	if w.blind != "" {
+		g.blind += passed
+		if g.blind >= s.policy.BadFor {
+			g.bad, g.streak = 0, streak{} // too long ago to go on from
+		}
+		return g
+	}
+	g.blind, g.severity = 0, w.severity
+	switch {
+	case w.bad:
+		g.bad, g.good = g.bad+passed, 0
+		g.streak = g.streak.add(w, s.now-passed)
+	case w.good:
+		g.bad, g.good, g.streak = 0, g.good+passed, streak{}
+	default:
+		g.bad, g.good, g.streak = 0, 0, streak{}
+	}
+	return g
+}
+
+// move changes the verdict where it is due.
+func (s *healthStep) move(g gpuContention, seen Contention) gpuContention {
+	g = s.giveBack(g, seen)
+	switch {
+	case g.contended && g.blind >= s.policy.HoldMax:
+		return s.recover(g, "nothing has shown contention or its absence for "+g.blind.Round(time.Second).String()+": "+g.why)
+	case g.contended && g.good >= s.policy.GoodFor && g.holdLeft(s.now) == 0:
+		return s.recover(g, "no contention for "+g.good.Round(time.Second).String())
+	case g.contended || g.lever.on || !seen.Period || g.why != "" || g.bad < s.policy.BadFor || g.holdLeft(s.now) > 0:
+		return g
+	}
+	found := g.streak.evidence(s.uuid, g.bad)
+	if cut, can := g.lever.pull(found, s.policy, s.now); can {
+		g.lever, g.evidence = cut, found
+		s.note(TransitionCut, cut.reason(s.now), found)
+		return g
+	}
+	return s.withdraw(g, found)
+}
+
+func (s *healthStep) withdraw(g gpuContention, found Evidence) gpuContention {
+	if g.moved && s.now-g.changed < s.policy.Repeated {
+		g.repeats++
+	} else {
+		g.repeats = 0
+	}
+	g.contended, g.moved, g.changed, g.evidence = true, true, s.now, found
+	g.hold = doubled(s.policy.Hold, g.repeats, s.policy.HoldMax)
+	s.note(TransitionContended, found.String(), found)
+	return g
+}
+
+// recover takes a card back. A plain hold applies before it can be withdrawn again.
+func (s *healthStep) recover(g gpuContention, reason string) gpuContention {
+	s.note(TransitionRecovered, reason, g.evidence)
+	g.contended, g.moved, g.changed, g.hold = false, true, s.now, s.policy.Hold
+	g.evidence, g.bad, g.streak = Evidence{}, 0, streak{}
+	return g
+}
+
+func (s *healthStep) note(kind TransitionKind, reason string, found Evidence) {
+	s.transitions = append(s.transitions, ContentionTransition{UUID: s.uuid, Kind: kind, Reason: reason, Evidence: found})
+}
+
+// doubled is a time doubled so many times, up to a limit.
+func doubled(d time.Duration, times int, limit time.Duration) time.Duration {
+	for range times {
+		if d >= limit {
+			break
+		}
+		d *= 2
+	}
+	return min(d, limit)
+}
