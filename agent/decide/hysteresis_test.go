@@ -55,7 +55,7 @@ type healthChange struct {
 	kind TransitionKind
 }
 
-// playLoad plays a madeLoad for a time, after five minutes of the background alone; times are from when it begins.
+// playLoad plays a load for a time, after five minutes of the background alone; times are from when it begins.
 func playLoad(policy HealthPolicy, made madeLoad, lasts time.Duration, random *rand.Rand) (changes []healthChange) {
 	var state HealthState
 	var pressure madePressure
@@ -346,7 +346,7 @@ func TestWhatIsNoEvidence(t *testing.T) {
 // Looks between periods, and a loop that was held up, do not make time pass faster than it was watched.
 func TestOnlyPeriodsMoveTheClocks(t *testing.T) {
 	j := newJudge(t).see(30*time.Second, badLook)
-	between := bad
+	between := badLook
 	between.Period = false
 	j.see(time.Hour, between).want(false)
 	j.see(contentionPeriod, badLook).want(false)

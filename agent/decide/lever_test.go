@@ -82,7 +82,7 @@ func TestLeverEndsWithItsAntagonist(t *testing.T) {
 // Who was cut has his share back in time although nothing is seen any more.
 func TestLeverIsGivenBackBlindly(t *testing.T) {
 	j := leverJudge(t).see(time.Minute, badLook).wantCut("big")
-	unseen := none
+	unseen := noLook
 	unseen.Period = false
 	j.see(2*time.Minute, unseen).want(false).wantCut("")
 	j = leverJudge(t).see(time.Minute, badLook).wantCut("big").see(2*time.Minute, noLook).wantCut("")
