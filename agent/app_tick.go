@@ -46,7 +46,7 @@ func (a *app) tick(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // stopping: what could not be read now means nothing
 	}
-	decisions, state := decide.Decide(snapshot, a.policy, a.state)
+	decisions, state := decide.Decide(snapshot, nil, a.policy, a.state)
 	a.state = state
 	a.report(snapshot, decisions)
 	a.applyAllocations(snapshot, decisions)
@@ -94,7 +94,12 @@ func inventory(verdicts []decide.GPUVerdict) []plugin.GPU {
 		}
 		gpu := plugin.GPU{NUMA: verdict.NUMANode,
 			GPU: ledger.GPU{UUID: verdict.UUID, UsableBytes: verdict.UsableBytes, Slices: verdict.Slices}}
-		if !verdict.Healthy {
+		switch {
+		case verdict.Reason == decide.ReasonContended:
+			if verdict.Withdraw > 0 { // else the fuse keeps all of them
+				gpu.Health = plugin.Health{Reason: verdict.Reason, Most: verdict.Withdraw, Allocated: verdict.MarkAllocated}
+			}
+		case !verdict.Healthy:
 			gpu.Health = plugin.Health{Reason: verdict.Reason, Hard: verdict.Hard}
 		}
 		gpus = append(gpus, gpu)

@@ -36,6 +36,11 @@ type Health struct {
 	// Hard faults (GPU lost, split by MIG) also mark allocated slices and make Allocate refuse. Soft ones (the memory
 	// cannot be read) mark free slices only, and IDs that the kubelet picked an instant before are still served.
 	Hard bool
+	// Most bounds how many slices a soft fault marks; 0: all that it can. Those with the highest numbers are marked, for the
+	// lowest are chosen first (see Prefer).
+	Most int
+	// Allocated: a soft fault marks allocated slices, too, after the free ones. They are served all the same.
+	Allocated bool
 }
 
 // Slice is one slice as the kubelet is told about it.
@@ -210,10 +215,11 @@ func deriveSlices(gpus []GPU, nodeFault string, held map[string]bool, books []le
 	derived := []Slice{}
 	for _, g := range gpus {
 		room := roomFor(g, heldBytes[g.UUID])
+		marked := g.marked(held)
 		for n := range g.Slices {
 			slice := Slice{ID: ledger.SliceID(g.UUID, n), NUMA: g.NUMA}
 			switch free := !held[slice.ID]; {
-			case g.Health.Reason != "" && (free || g.Health.Hard):
+			case marked(n):
 				slice.Reason = g.Health.Reason
 			case free && nodeFault != "":
 				slice.Reason = nodeFault
@@ -226,6 +232,31 @@ func deriveSlices(gpus []GPU, nodeFault string, held map[string]bool, books []le
 		}
 	}
 	return derived
+}
+
+// marked says which slices of the GPU its health marks.
+func (g GPU) marked(held map[string]bool) func(n int) bool {
+	if g.Health.Reason == "" || g.Health.Hard {
+		return func(int) bool { return g.Health.Reason != "" }
+	}
+	left := g.Slices
+	if g.Health.Most > 0 {
+		left = g.Health.Most
+	}
+	chosen := map[int]bool{}
+	mark := func(allocated bool) {
+		for n := g.Slices - 1; n >= 0 && left > 0; n-- {
+			if held[ledger.SliceID(g.UUID, n)] == allocated {
+				chosen[n] = true
+				left--
+			}
+		}
+	}
+	mark(false)
+	if g.Health.Allocated {
+		mark(true)
+	}
+	return func(n int) bool { return chosen[n] }
 }
 
 // roomFor says how many default slices the GPU's book can still serve.

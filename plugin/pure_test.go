@@ -159,6 +159,11 @@ func TestDeriveSlices(t *testing.T) {
 	}{
 		{"healthy", Health{}, "", gib, "hhhh"},
 		{"soft: free slices only", Health{Reason: "contention"}, "", gib, "chcc"},
+		{"soft, bounded: the highest numbers", Health{Reason: "contention", Most: 2}, "", gib, "hhcc"},
+		{"soft, bounded: beside a full book", Health{Reason: "contention", Most: 1}, "", 4 * gib, "mhmc"},
+		{"soft, with allocated ones", Health{Reason: "contention", Allocated: true}, "", gib, "cccc"},
+		{"soft, bounded: free ones first", Health{Reason: "contention", Allocated: true, Most: 3}, "", gib, "chcc"},
+		{"hard: no bound", Health{Reason: "lost", Hard: true, Most: 1}, "", gib, "llll"},
 		{"hard: every slice", Health{Reason: "lost", Hard: true}, "", gib, "llll"},
 		{"node fault: free slices", Health{}, "library", gib, "lhll"},
 		{"book has room for one more", Health{}, "", 3*gib - 1, "hhmm"},

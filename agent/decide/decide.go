@@ -5,6 +5,9 @@
 // It does no I/O, reads no clock, keeps no log and changes none of its arguments, so that every case is a text
 // file in testdata. app.go applies the decisions. health.go judges GPUs, memory.go judges allocations.
 //
+// JudgeContention, in hysteresis.go, turns what Contend concludes into which GPUs are contended, slowly; lever.go is the milder
+// step before that, fuse.go the bound on what follows from it. Witness, in witness.go, judges what is seen from outside.
+//
 // Steer, in compute.go, is the same for GPU time, many times a second. card.go is one GPU in one round, member.go one tenant
 // of it, history.go what it charged of late. lending.go divides GPU time, scale.go finds out how wrong estimated costs are
 // (from mark.go, window.go and evidence.go, and with distrust.go), usage.go reports.
@@ -30,6 +33,9 @@ type Policy struct {
 	ReleaseAge time.Duration
 	// ReleaseAfter is how many ticks in a row an allocation must be lost before it is released.
 	ReleaseAfter int
+	// MarkAllocated: allocated slices of a contended GPU are unhealthy, too. That moves no pod, but shows in its status, and
+	// a pod whose container does not run when the kubelet starts anew fails.
+	MarkAllocated bool
 }
 
 // State is what has to be remembered between ticks. The zero value is the start.
@@ -56,11 +62,12 @@ type Decisions struct {
 	Transitions []Transition
 }
 
-// Decide judges one snapshot.
-func Decide(snapshot *monitor.Snapshot, policy Policy, state State) (Decisions, State) {
+// Decide judges one snapshot. contended is what JudgeContention thinks of the cards, sorted by UUID; nil: nothing.
+func Decide(snapshot *monitor.Snapshot, contended []ContentionVerdict, policy Policy, state State) (Decisions, State) {
 	var decisions Decisions
 	var next State
 	decisions.GPUs, decisions.Transitions, next.GPUs = judgeGPUs(snapshot, policy, state.GPUs)
+	decisions.contend(snapshot, contended, policy, state.GPUs, next.GPUs)
 	decisions.Allocations, next.Absent = judgeAllocations(snapshot, policy, state.Absent)
 	next.TamperedTotal = state.TamperedTotal
 	for _, verdict := range decisions.Allocations {

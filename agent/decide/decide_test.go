@@ -50,7 +50,7 @@ func runCase(t *testing.T, text string) {
 		var decisions Decisions
 		before := fmt.Sprintf("%+v", state)
 		previous := state
-		decisions, state = Decide(snapshot, policy, state)
+		decisions, state = Decide(snapshot, nil, policy, state)
 		if after := fmt.Sprintf("%+v", previous); after != before {
 			t.Errorf("tick %d: Decide changed the state it was given:\n%s\n%s", number+1, before, after)
 		}

@@ -19,6 +19,7 @@ const (
 	ReasonMIG        = "gpu-mig"          // split by MIG: the whole card cannot be used
 	ReasonNoMemory   = "no-usable-memory" // what reserve and margin leave is too little for the slices
 	ReasonRecovering = "recovering"       // readable again, but not for long enough
+	ReasonContended  = "contended"        // its slices lose too much to each other
 )
 
 // GPUVerdict is what is offered of one card.
@@ -30,6 +31,13 @@ type GPUVerdict struct {
 	UsableBytes uint64 // total less the driver's reserve and the margin; fixed at the first good reading
 	Slices      int    // 0: the card has never been readable and is not offered
 	NUMANode    int    // -1: none known
+
+	// Contended says that the card is contended, whatever Reason says. Where that is the reason, at most Withdraw of its
+	// slices are marked, free ones first; MarkAllocated says whether allocated ones may be. Evidence is why.
+	Contended     bool
+	Withdraw      int
+	MarkAllocated bool
+	Evidence      *Evidence
 }
 
 // Transition is a change of one card's health.
@@ -38,6 +46,8 @@ type Transition struct {
 	Healthy bool
 	Reason  string
 	Detail  string // evidence, for people
+
+	Evidence *Evidence // for contention that began; nil with any other reason
 }
 
 // GPUState is what is remembered of one card.
@@ -48,6 +58,7 @@ type GPUState struct {
 	Hard        bool // see GPUVerdict
 	Reason      string
 	GoodTicks   int // readable in a row since it was last withdrawn
+	Contended   bool
 }
 
 // judgeGPUs withdraws a card at the first tick in which it cannot be read and takes it back after
@@ -79,7 +90,8 @@ func judgeGPUs(snapshot *monitor.Snapshot, policy Policy, known map[string]GPUSt
 		_, remembered := known[uuid]
 		tooSmall := after.Reason == ReasonNoMemory && before.Reason != ReasonNoMemory // it may have been unreadable before
 		if after.Healthy != before.Healthy || (!remembered && !after.Healthy) || tooSmall {
-			transitions = append(transitions, Transition{uuid, after.Healthy, after.Reason, detail(reading, after, policy)})
+			transitions = append(transitions, Transition{UUID: uuid, Healthy: after.Healthy, Reason: after.Reason,
+				Detail: detail(reading, after, policy)})
 		}
 		verdict := GPUVerdict{UUID: uuid, Healthy: after.Healthy, Reason: after.Reason, Hard: after.Hard,
 			UsableBytes: after.UsableBytes, NUMANode: after.NUMANode}

@@ -161,8 +161,8 @@ func weigh(card *GPUContention, all []SliceContention, policy HealthPolicy) weig
 	if card == nil {
 		return weight{blind: "the card's counters could not be read"}
 	}
-	if card.Note != "" {
-		return weight{blind: card.Note}
+	if card.Blind != "" {
+		return weight{blind: card.Blind}
 	}
 	w := weight{good: true}
 	for _, slice := range all {

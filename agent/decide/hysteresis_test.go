@@ -199,7 +199,7 @@ var (
 
 func notedLook(note string) Contention {
 	seen := strained(0.6, 0.5)
-	seen.GPUs[0].Note = note
+	seen.GPUs[0].Blind = note
 	return seen
 }
 
