@@ -46,7 +46,9 @@ var allowedImports = map[string][]string{
 	"internal/atomicfile":  {},
 	"internal/require":     {},
 
-	"scripts/computebench":         {"limiter", "plugin/kubelettest", "scripts/computebench/scene", "scripts/computebench/virtual"},
+	"scripts/benchnode":            {"limiter", "plugin/kubelettest"},
+	"scripts/benchpage":            {},
+	"scripts/computebench":         {"limiter", "scripts/benchnode", "scripts/benchpage", "scripts/computebench/scene", "scripts/computebench/virtual"},
 	"scripts/computebench/scene":   {},
 	"scripts/computebench/virtual": {"agent/decide", "agent/monitor", "agent/source", "limiter", "scripts/computebench/scene"},
 	"scripts/computetest":          {}, // tests alone
@@ -158,8 +160,8 @@ func TestLayeringImports(t *testing.T) {
 
 // TestLayeringTestHelpers keeps what only tests need out of the program.
 func TestLayeringTestHelpers(t *testing.T) {
-	// `vgpud demo` walks through the protocol with the in-process kubelet, and the benchmark's nodes have one.
-	exceptions := map[string][]string{"agent/demo": {"plugin/kubelettest"}, "scripts/computebench": {"plugin/kubelettest"}}
+	// `vgpud demo` walks through the protocol with the in-process kubelet, and the benchmarks' nodes have one.
+	exceptions := map[string][]string{"agent/demo": {"plugin/kubelettest"}, "scripts/benchnode": {"plugin/kubelettest"}}
 	for _, p := range listPackages(t) {
 		for _, path := range ours(p.Imports) {
 			if slices.Contains(testImports, path) && !slices.Contains(exceptions[p.name()], path) {

@@ -12,13 +12,13 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/vgpud/vgpud/limiter"
+	"github.com/vgpud/vgpud/scripts/benchnode"
 	"github.com/vgpud/vgpud/scripts/computebench/scene"
 )
 
@@ -71,12 +71,11 @@ func runReal(ctx context.Context, rows []row, build string, stdout io.Writer) (_
 	if os.Geteuid() != 0 {
 		return nil, errors.New("real rows mount files as a container runtime does: they need root")
 	}
-	if build, err = snapshot(build); err != nil {
+	if build, err = benchnode.Snapshot(build); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(build)) }()
-	prefer("self", precedence) // for the readings
-	defer prefer("self", "0")
+	defer benchnode.Prefer()() // for the readings
 	slots := make(chan struct{}, realSideBySide)
 	results := make([]record, len(rows))
 	var mu sync.Mutex
@@ -104,39 +103,6 @@ func runReal(ctx context.Context, rows []row, build string, stdout io.Writer) (_
 	return results, nil
 }
 
-// snapshot copies what real rows run out of the build directory, which may be built anew meanwhile.
-func snapshot(build string) (copied string, err error) {
-	if copied, err = os.MkdirTemp("", "computebench-"); err != nil {
-		return "", fmt.Errorf("copy build: %w", err)
-	}
-	if err := os.Mkdir(filepath.Join(copied, "sim"), 0o755); err != nil {
-		return "", fmt.Errorf("copy build: %w", err)
-	}
-	for _, name := range []string{"vgpud", "libvgpu.so", "sim/gpusim", "sim/flood", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"} {
-		data, err := os.ReadFile(filepath.Join(build, name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(copied, name), data, 0o755)
-		}
-		if err != nil {
-			return "", errors.Join(fmt.Errorf("copy build: %w", err), os.RemoveAll(copied))
-		}
-	}
-	return copied, nil
-}
-
-// loadAverage is the machine's load over the last minute; nil if it cannot be told.
-func loadAverage() *float64 {
-	var load float64
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return nil
-	}
-	if _, err := fmt.Sscan(string(text), &load); err != nil {
-		return nil
-	}
-	return new(load)
-}
-
 func runOneReal(ctx context.Context, r row, build string) record {
 	failed := func(err error) record {
 		return record{Kind: kindOurs, Law: lawOurs, Clock: clockReal, Row: r.id, Title: r.title, Target: r.criteria.String(), err: err,
@@ -159,7 +125,7 @@ func runOneReal(ctx context.Context, r row, build string) record {
 	for i := range here {
 		apart = max(apart, math.Abs(here[i]-there[i]))
 	}
-	result.Load = loadAverage()
+	result.Load = benchnode.LoadAverage()
 	result.Figures.AgainstVirtual = new(math.Round(apart*1000) / 1000)
 	result.Target += fmt.Sprintf(", within %g point of the model", agreeWithin)
 	if apart > agreeWithin {
@@ -176,8 +142,8 @@ func runScene(ctx context.Context, r row, build string) (o scene.Outcome, err er
 	if err != nil {
 		return scene.Outcome{}, err
 	}
-	defer func() { err = errors.Join(err, n.close()) }()
-	order := make([]int, len(n.boxes))
+	defer func() { err = errors.Join(err, n.Close()) }()
+	order := make([]int, len(n.Boxes))
 	for i := range order {
 		order[i] = i
 	}
@@ -189,8 +155,8 @@ func runScene(ctx context.Context, r row, build string) (o scene.Outcome, err er
 		if err := n.launch(number); err != nil {
 			return scene.Outcome{}, err
 		}
-		if begin, err = n.boxes[number].begun(ctx); err != nil {
-			return scene.Outcome{}, fmt.Errorf("start %s: %w\n%s", n.scene.Tenants[number].Name, err, n.agentLog())
+		if begin, err = n.Boxes[number].Begun(ctx); err != nil {
+			return scene.Outcome{}, fmt.Errorf("start %s: %w\n%s", n.scene.Tenants[number].Name, err, n.AgentLog())
 		}
 	}
 	events := make(chan error, 1)
@@ -206,46 +172,23 @@ func runScene(ctx context.Context, r row, build string) (o scene.Outcome, err er
 	return n.outcome(readings, begin), nil
 }
 
-func (b *box) begun(ctx context.Context) (time.Duration, error) {
-	select {
-	case at := <-b.ready:
-		return at, nil
-	case <-b.program.done:
-		return 0, fmt.Errorf("it ended: %w", b.program.err)
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	case <-time.After(startTimeout):
-		return 0, errors.New("it does not begin")
-	}
-}
-
-// sleep sleeps until a time by CLOCK_MONOTONIC.
-func sleep(ctx context.Context, until time.Duration) error {
-	select {
-	case <-time.After(until - limiter.MonotonicNow()):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // happen lets the scene's events happen.
 func (n *node) happen(ctx context.Context, begin time.Duration) error {
 	for _, e := range n.scene.Events {
-		if err := sleep(ctx, begin+e.At); err != nil {
+		if err := benchnode.Sleep(ctx, begin+e.At); err != nil {
 			return err
 		}
 		switch e.Kind {
 		case scene.SetShare:
 			share := uint32(e.Value) * (limiter.PPM / 100)
 			c := limiter.Compute{Mode: limiter.ComputeHard, SharePPM: share, CeilingPPM: share}
-			if err := limiter.SetCompute(n.boxes[e.Tenant].pages, n.uuid, c); err != nil {
+			if err := limiter.SetCompute(n.Boxes[e.Tenant].Pages, n.UUIDs[0], c); err != nil {
 				return err
 			}
 		case scene.StopAgent:
-			n.agent.end(syscall.SIGKILL)
+			n.StopAgent(syscall.SIGKILL)
 		case scene.StartAgent:
-			if err := n.startAgent(); err != nil {
+			if err := n.StartAgent(); err != nil {
 				return err
 			}
 		case scene.CostFactor, scene.KillOne, scene.StepClock: // the first one lies in the card; the others are virtual
@@ -258,7 +201,7 @@ func (n *node) happen(ctx context.Context, begin time.Duration) error {
 func (n *node) watch(ctx context.Context, begin, every time.Duration) ([]reading, error) {
 	var readings []reading
 	for at := begin; ; at += every {
-		if err := sleep(ctx, at); err != nil {
+		if err := benchnode.Sleep(ctx, at); err != nil {
 			return nil, err
 		}
 		r, err := n.read(ctx)
@@ -275,17 +218,17 @@ func (n *node) watch(ctx context.Context, begin, every time.Duration) ([]reading
 // outcome makes tracks of the readings.
 func (n *node) outcome(readings []reading, begin time.Duration) scene.Outcome {
 	groups := map[int]int{} // by pid: its tenant
-	for i, b := range n.boxes {
+	for i, b := range n.Boxes {
 		for _, r := range readings {
 			for pid := range r.pids {
-				if group, err := syscall.Getpgid(pid); err == nil && group == b.program.cmd.Process.Pid {
+				if group, err := syscall.Getpgid(pid); err == nil && group == b.Program.PID {
 					groups[pid] = i
 				}
 			}
 		}
 	}
 	var o scene.Outcome
-	for i := range n.boxes {
+	for i := range n.Boxes {
 		o.Tenants = append(o.Tenants, track(readings, begin, n.scene.Length, func(r reading) time.Duration {
 			var sum time.Duration
 			for pid, used := range r.pids {

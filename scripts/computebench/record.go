@@ -4,11 +4,7 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -65,22 +61,6 @@ func (r record) line() string {
 
 // key orders and identifies records.
 func (r record) key() string { return r.Row + "\x00" + r.Kind + "\x00" + r.Law + "\x00" + r.Clock }
-
-// readRecords reads the records of an earlier run. A file that is not there has none.
-func readRecords(path string) ([]record, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read records: %w", err)
-	}
-	var records []record
-	if err := json.Unmarshal(data, &records); err != nil {
-		return nil, fmt.Errorf("read records in %s: %w", path, err)
-	}
-	return records, nil
-}
 
 // merge puts new records in the place of old ones of the same row, kind, law and clock, in the table's order.
 func merge(old, fresh []record, rows []row) []record {

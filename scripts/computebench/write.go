@@ -6,14 +6,12 @@
 package main
 
 import (
-	"bytes"
 	_ "embed"
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-	"text/template"
+
+	"github.com/vgpud/vgpud/scripts/benchpage"
 )
 
 // Names in the directory of the results.
@@ -24,24 +22,14 @@ const (
 
 // write puts the records of this run among those of earlier ones, and writes the page anew.
 func write(dir string, fresh []record, rows []row) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make directory of results: %w", err)
-	}
 	path := filepath.Join(dir, recordsFile)
-	old, err := readRecords(path)
+	old, err := benchpage.Read[record](path)
 	if err != nil {
 		return err
 	}
 	records := merge(old, fresh, rows)
-	var data bytes.Buffer
-	encoder := json.NewEncoder(&data)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", " ")
-	if err := encoder.Encode(records); err != nil {
-		return fmt.Errorf("encode records: %w", err)
-	}
-	if err := os.WriteFile(path, data.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("write records: %w", err)
+	if err := benchpage.Write(path, records); err != nil {
+		return err
 	}
 	if err := drawAll(dir, fresh, rows); err != nil {
 		return err
@@ -61,10 +49,6 @@ type pageData struct {
 }
 
 func writePage(dir string, records []record, rows []row) error {
-	page, err := template.New(pageFile).Parse(pageTemplate)
-	if err != nil {
-		return fmt.Errorf("read template of the page: %w", err)
-	}
 	data := pageData{Ours: oursTable(records), Real: realTable(records), Peers: peersTable(records, rows), Plots: plotList(dir, rows)}
 	for _, r := range records {
 		switch {
@@ -78,14 +62,7 @@ func writePage(dir string, records []record, rows []row) error {
 			data.RealRows++
 		}
 	}
-	var text bytes.Buffer
-	if err := page.Execute(&text, data); err != nil {
-		return fmt.Errorf("write page: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, pageFile), text.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("write page: %w", err)
-	}
-	return nil
+	return benchpage.Page(filepath.Join(dir, pageFile), pageTemplate, data)
 }
 
 func verdict(r record) string {
@@ -96,17 +73,6 @@ func verdict(r record) string {
 		return "pass"
 	}
 	return "**no**: " + strings.Join(r.Missed, ", ")
-}
-
-// number shows a figure, or nothing where there is none.
-func number(value *float64, format string) string {
-	switch {
-	case value == nil:
-		return ""
-	case *value < 0:
-		return "never"
-	}
-	return fmt.Sprintf(format, *value)
 }
 
 func list(values []float64) string {
@@ -132,7 +98,7 @@ func others(r record) string {
 	}{{"Jain", f.Jain, "%.5f"}, {"Jain of processes", f.Within, "%.5f"}, {"lender back", f.Reach, "%.0f ms"}, {"split off by", f.Split, "%.2f"}, {"throttled", f.Throttled, "%.2f s"},
 		{"longest wait", f.Longest, "%.2f s"}, {"slowdown", f.Slowdown, "%.2f"}} {
 		if n.value != nil {
-			parts = append(parts, n.name+" "+number(n.value, n.format))
+			parts = append(parts, n.name+" "+benchpage.Number(n.value, n.format))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -148,8 +114,8 @@ func oursTable(records []record) string {
 		}
 		f := r.Figures
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Row, r.Title, r.Target, list(f.Shares), list(f.Targets),
-			number(f.MeanError, "%.2f"), number(f.P95, "%.2f"), number(f.Settle, "%.1f"), number(f.Overshoot, "%.1f"),
-			number(f.Busy, "%.1f"), others(r), verdict(r))
+			benchpage.Number(f.MeanError, "%.2f"), benchpage.Number(f.P95, "%.2f"), benchpage.Number(f.Settle, "%.1f"), benchpage.Number(f.Overshoot, "%.1f"),
+			benchpage.Number(f.Busy, "%.1f"), others(r), verdict(r))
 	}
 	return b.String()
 }
@@ -171,7 +137,7 @@ func realTable(records []record) string {
 		}
 		f := r.Figures
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Row, list(f.Targets), list(f.Shares), list(virtual[r.Row].Figures.Shares),
-			number(f.AgainstVirtual, "%.2f"), number(f.MeanError, "%.2f"), number(f.P95, "%.2f"), number(f.Settle, "%.1f"), others(r), number(r.Load, "%.0f"), verdict(r))
+			benchpage.Number(f.AgainstVirtual, "%.2f"), benchpage.Number(f.MeanError, "%.2f"), benchpage.Number(f.P95, "%.2f"), benchpage.Number(f.Settle, "%.1f"), others(r), benchpage.Number(r.Load, "%.0f"), verdict(r))
 	}
 	return b.String()
 }
@@ -195,7 +161,7 @@ func peersTable(records []record, rows []row) string {
 		if !r.Pass {
 			mark = "✗"
 		}
-		return fmt.Sprintf("%s %s, %s, %s", mark, number(r.Figures.MeanError, "%.2f"), number(r.Figures.P95, "%.1f"), number(r.Figures.Settle, "%.1f s"))
+		return fmt.Sprintf("%s %s, %s, %s", mark, benchpage.Number(r.Figures.MeanError, "%.2f"), benchpage.Number(r.Figures.P95, "%.1f"), benchpage.Number(r.Figures.Settle, "%.1f s"))
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "| row | %s | %s | %s |\n|---|---|---|---|\n", lawOurs, lawBlock, lawPID)
