@@ -12,7 +12,8 @@ import (
 // ppm is one whole in the unit of shares, rates and scales.
 const ppm = 1_000_000
 
-// SteerPolicy is what the operator chose for GPU time, and the times of steering. It does not change while the agent runs.
+// SteerPolicy is what the operator chose for GPU time, and the times of steering. But for Cuts it does not change while the
+// agent runs.
 type SteerPolicy struct {
 	Round  time.Duration // between rounds while something is wanted
 	Rest   time.Duration // between rounds while nothing is
@@ -22,6 +23,8 @@ type SteerPolicy struct {
 	OverShareAfter time.Duration
 	// HeldAfter is the time over which a tenant that waits at least half of it is reported as held by its cap.
 	HeldAfter time.Duration
+	// Cuts are tenants that have less than their share for a while; see JudgeContention. Nothing in it is changed.
+	Cuts []Cut
 }
 
 // DefaultSteerPolicy is what the agent uses.
@@ -60,12 +63,13 @@ type Rate struct {
 // ComputeVerdict is what a round concludes about one allocation on one GPU. Parts are of the whole GPU, 0 to 1.
 type ComputeVerdict struct {
 	Key, GPUUUID string
-	Granted      float64 // the share
+	Granted      float64 // the share, cut or not
 	Rate         float64 // in force, loans included
 	Used         float64 // measured by the driver, over about a second
 	UsedKnown    bool    // there are samples to tell Used by
 	OverShare    bool    // measured use was above what was granted for SteerPolicy.OverShareAfter
 	Held         bool    // its cap made it wait for at least half of SteerPolicy.HeldAfter
+	Cut          bool    // it has less than its share for a while
 	Scale        float64 // GPU time really used per estimated cost
 	Reason       string  // evidence, for people; empty unless OverShare or Held
 }
@@ -93,7 +97,9 @@ func Steer(seen *monitor.Compute, policy SteerPolicy, state SteerState) (Steerin
 			cards[tenant.GPUUUID] = at
 		}
 		if tenant.Mode != monitor.ComputeNone {
-			members = append(members, at.join(tenant, state.tenants[tenantID{tenant.GPUUUID, tenant.Key}]))
+			joined := at.join(tenant, state.tenants[tenantID{tenant.GPUUUID, tenant.Key}])
+			joined.cut(policy.Cuts, seen.Now)
+			members = append(members, joined)
 		}
 	}
 	for _, sample := range seen.Samples {

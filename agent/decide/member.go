@@ -28,15 +28,16 @@ type tenantTime struct {
 // member is one tenant in one round.
 type member struct {
 	tenant         *monitor.Tenant
-	share, ceiling float64
-	user           bool // it may have used the GPU of late
+	share, ceiling float64 // what it may have now,
+	granted        float64 // and its share when it is not cut
+	user           bool    // it may have used the GPU of late
 	tenantTime
 }
 
 func newMember(tenant *monitor.Tenant, known tenantTime) *member {
 	m := &member{tenant: tenant, tenantTime: known}
 	m.share = min(max(float64(tenant.SharePPM)/ppm, 1.0/100), 1)
-	m.ceiling = m.share
+	m.granted, m.ceiling = m.share, m.share
 	if tenant.Mode == monitor.ComputeElastic {
 		m.ceiling = min(max(float64(tenant.CeilingPPM)/ppm, m.share), 1)
 	}
@@ -49,6 +50,20 @@ func newMember(tenant *monitor.Tenant, known tenantTime) *member {
 	}
 	m.known = true
 	return m
+}
+
+// leastCut is what a cut leaves of a share at least; and never less than the least share that there is.
+const leastCut = 0.1
+
+// cut takes what it may have down to a part of its share, loans included, while a cut of it is in force. What it leaves is
+// lent as usual.
+func (m *member) cut(cuts []Cut, now time.Duration) {
+	for _, cut := range cuts {
+		if cut.Key == m.tenant.Key && cut.GPUUUID == m.tenant.GPUUUID && now < cut.Until && cut.Factor < 1 {
+			m.share = min(m.granted, max(m.granted*max(cut.Factor, leastCut), 1.0/100))
+			m.ceiling = m.share
+		}
+	}
 }
 
 func (m *member) id() tenantID { return tenantID{m.tenant.GPUUUID, m.tenant.Key} }
