@@ -41,7 +41,7 @@ var sliceLabels = []string{"allocation", "gpu_uuid", "namespace", "pod", "contai
 // catalogue is every metric of vgpud.prom, in the order of the documentation. The row of dropped series is the last
 // one: it counts what was left out of those before it.
 func catalogue() []row {
-	return slices.Concat(sliceRows(), computeRows(), gpuRows(), agentRows())
+	return slices.Concat(sliceRows(), computeRows(), contentionRows(), gpuRows(), contentionGPURows(), agentRows())
 }
 
 func sliceRows() []row {
@@ -232,6 +232,9 @@ func sourcesUp(view View) []sample {
 	}
 	if view.Steering.Sampled {
 		samples = append(samples, sample{[]string{SourceUtilization}, truth(view.Steering.SampleUp)})
+	}
+	if view.Contention.Counters && view.Contention.Looks > 0 {
+		samples = append(samples, sample{[]string{SourceCounters}, truth(view.Contention.Up)})
 	}
 	return samples
 }

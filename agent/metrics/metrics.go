@@ -17,6 +17,7 @@ type View struct {
 	Snapshot      *monitor.Snapshot
 	Decisions     decide.Decisions
 	Steering      Steering
+	Contention    Contention
 	TamperedTotal uint64
 	Slices        []SliceCounts
 	Plugin        Plugin

@@ -7,6 +7,7 @@ package metrics
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"math"
 	"os"
@@ -64,6 +65,7 @@ func exampleView() View {
 				{Key: "released since", GPUUUID: "GPU-a", Granted: 0.1, Rate: 0.1, Scale: 1, OverShare: true},
 			},
 		},
+		Contention: exampleContention(),
 		Decisions: decide.Decisions{
 			GPUs:        []decide.GPUVerdict{{UUID: "GPU-a", Healthy: true, Reason: "ok"}, {UUID: "GPU-b", Reason: "gpu-lost"}},
 			Allocations: []decide.AllocationVerdict{{Key: "k1", OverLimit: true}, {Key: "k2", Tampered: true, Frozen: true}, {Key: "k3", Missing: true}},
@@ -73,6 +75,45 @@ func exampleView() View {
 		Plugin: Plugin{Registered: true, Registrations: 2, RegistrationFailures: 1, Allocations: 3, StartRefusals: 1,
 			Allocate: Durations{Count: 3, SumSeconds: 0.012, Buckets: map[float64]uint64{0.001: 1, 0.01: 3, 0.1: 3}}},
 		Build: Build{Version: "v0.1.0", Revision: "abc", GoVersion: "go1.26", LibraryBuildID: "deadbeef"},
+	}
+}
+
+// exampleContention has a card with a victim and an antagonist, and one that cannot be read.
+func exampleContention() Contention {
+	figure := func(value float64, period time.Duration) monitor.Figure {
+		return monitor.Figure{Value: value, Period: period, Known: true}
+	}
+	streams := []monitor.Stream{{Share: 0.2}, {Share: 0.1}}
+	streams[0].Key, streams[0].GPUUUID, streams[0].Known = "k1", "GPU-a", true
+	streams[0].Copies[0] = monitor.Count{Calls: 3, Bytes: 4096}
+	streams[0].Stalls = monitor.Count{Calls: 9, Time: 1500 * time.Millisecond}
+	streams[1].Key, streams[1].GPUUUID = "k2", "GPU-b" // its page could not be read
+	evidence := decide.Evidence{GPUUUID: "GPU-a", Resource: decide.ResourcePCIeRX, Victim: "k1", Antagonist: "k9", Confidence: 0.9, Avg10: 0.5, Avg60: 0.4}
+	return Contention{On: true, Looks: 7, Counters: true, Up: true,
+		Seen: &monitor.Contention{Streams: streams, Devices: []monitor.Device{
+			{GPUUUID: "GPU-a", Busy: figure(0.8, time.Second), DRAM: figure(0.75, 200*time.Millisecond), PCIeRX: figure(2e9, 200*time.Millisecond),
+				PCIeTX: figure(1e6, 20*time.Millisecond), SMClockMHz: 1980, LinkWidth: 8, LinkWidthMax: 16, LinkGeneration: 4, LinkGenerationMax: 5,
+				Throttle: monitor.ThrottleReasons[1].Bit, Sharing: "time-sliced"},
+			{GPUUUID: "GPU-b", Err: errors.New("no answer"), Busy: figure(1, time.Second)},
+		}},
+		Concluded: decide.Contention{
+			Slices: []decide.SliceContention{{Key: "k1", GPUUUID: "GPU-a", SelfLimited: []decide.Resource{decide.ResourceDRAM},
+				Pressures: map[decide.Resource]decide.Pressure{decide.ResourcePCIeRX: {
+					Some: decide.Averages{Avg10: 0.5, Avg60: 0.4, Avg300: 0.1, Total: 30 * time.Second},
+					Full: decide.Averages{Avg10: 0.3, Avg60: 0.2, Avg300: 0.05, Total: 12 * time.Second}}},
+				Traffic: []decide.Attributed{{Resource: decide.ResourcePCIeRX, Part: 0.2, Known: true, Confidence: 0.95},
+					{Resource: decide.ResourceDRAM, Part: 0.9, Confidence: 0.9, Why: "too few samples"}}},
+				{Key: "released since", GPUUUID: "GPU-a", Pressures: map[decide.Resource]decide.Pressure{decide.ResourceDRAM: {}}}},
+			GPUs: []decide.GPUContention{{UUID: "GPU-a", Possible: []decide.Resource{decide.ResourcePCIeRX, decide.ResourcePCIeTX},
+				Device:       []decide.Attributed{{Resource: decide.ResourceDRAM, Part: 0.88, Known: true}},
+				Unattributed: []decide.Attributed{{Resource: decide.ResourceDRAM, Part: 0.01, Known: true}, {Resource: decide.ResourceNVLink}},
+				Pressures:    map[decide.Resource]decide.Pressure{decide.ResourcePCIeRX: {Some: decide.Averages{Avg10: 0.2}}}}},
+		},
+		Health: decide.HealthVerdicts{
+			GPUs: []decide.ContentionVerdict{{UUID: "GPU-a", Contended: true, Evidence: evidence}, {UUID: "GPU-b"}},
+			Cuts: []decide.Cut{{Key: "k1", GPUUUID: "GPU-a", Factor: 0.5}},
+		},
+		Moved: map[Move]uint64{{GPUUUID: "GPU-a", Kind: decide.TransitionContended}: 2},
 	}
 }
 
@@ -234,6 +275,28 @@ func TestSteeringLeavesOutWhatIsNotKnown(t *testing.T) {
 	if strings.Contains(string(text), "released since") {
 		t.Error("an allocation that the tick does not know has series")
 	}
+}
+
+// What is concluded of contention is of the last look: none of an allocation that the tick does not know, no figure of a card
+// that could not be read, no part of what is unattributed.
+func TestContentionLeavesOutWhatIsNotKnown(t *testing.T) {
+	text, err := render(exampleView())
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := mustParse(t, text)
+	for name, want := range map[string]int{"vgpud_slice_copied_bytes_total": 4, "vgpud_slice_sync_stalled_seconds_total": 1, "vgpud_slice_pressure_ratio": 6,
+		"vgpud_slice_pressure_stalled_seconds_total": 2, "vgpud_slice_bandwidth_estimated_ratio": 1, "vgpud_slice_bandwidth_confidence_ratio": 2,
+		"vgpud_gpu_busy_ratio": 1, "vgpud_gpu_dram_bandwidth_ratio": 1, "vgpud_gpu_sampling_period_seconds": 4, "vgpud_gpu_throttled": 5,
+		"vgpud_gpu_bandwidth_unattributed_ratio": 1, "vgpud_gpu_contended": 2, "vgpud_gpu_contention_info": 1, "vgpud_gpu_contention_transitions_total": 4} {
+		if got := len(families[name].GetMetric()); got != want {
+			t.Errorf("%s has %d series, want %d", name, got, want)
+		}
+	}
+	checkLabel(t, families["vgpud_gpu_contention_info"], "victim", "md/benchmem-01")
+	checkLabel(t, families["vgpud_gpu_contention_info"], "antagonist", "k9") // not known to the tick
+	checkLabel(t, families["vgpud_gpu_pcie_receive_bytes_per_second"], "source", "gpm")
+	checkLabel(t, families["vgpud_gpu_pcie_transmit_bytes_per_second"], "source", "throughput")
 }
 
 func TestExtremeNumbers(t *testing.T) {

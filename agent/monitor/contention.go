@@ -24,6 +24,16 @@ type Device = source.DeviceSample
 // Figure is one number of a card's counters; see package source.
 type Figure = source.Figure
 
+// Count is how often something happened; see package source.
+type Count = source.Count
+
+// ThrottleReasons are the reasons for throttling, with their names.
+var ThrottleReasons = []struct {
+	Bit  source.Throttle
+	Name string
+}{{source.ThrottlePower, "power"}, {source.ThrottleThermal, "thermal"}, {source.ThrottleHardware, "hardware"},
+	{source.ThrottleSync, "sync"}, {source.ThrottleSetting, "setting"}}
+
 // Class is one class of operations; see package source.
 type Class = source.Class
 

@@ -184,6 +184,11 @@ func (a *Allocation) apply(usage source.PageUsage) {
 	if usage.State != source.PagesReadable {
 		return
 	}
+	for _, process := range usage.Processes {
+		if started := process.ID.StartTime; started > 0 && (a.OldestProcess == 0 || started < a.OldestProcess) {
+			a.OldestProcess = started
+		}
+	}
 	for _, device := range usage.Devices {
 		for i := range a.GPUs {
 			if share := &a.GPUs[i]; share.GPUUUID == device.GPUUUID && !share.Measured {

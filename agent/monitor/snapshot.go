@@ -89,6 +89,9 @@ type Allocation struct {
 	Frozen Damage // why nothing more may be allocated in this epoch
 	GPUs   []Share
 
+	// OldestProcess is when the oldest process on its usage page started, in clock ticks after boot; 0: none, or not known.
+	// It is the container's own claim.
+	OldestProcess uint64
 	// Absent is true when the kubelet's record was read and does not hold the allocation.
 	Absent bool
 	// PodDirectory says whether the kubelet keeps its pod on disk; unknown as long as the pod is.
