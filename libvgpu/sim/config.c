@@ -7,11 +7,16 @@
 #define _GNU_SOURCE
 #include "config.h"
 
+#include "engine.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Where copies take time: what NVML's PCIe throughput is a mean over, and what it shows of a link that nobody uses. */
+enum { PCIE_WINDOW_NS = 20000000, PCIE_FLOOR_BYTES = 20000000 };
 
 /* Public data-sheet figures. To add a model, add a line. */
 struct model {
@@ -133,8 +138,77 @@ static bool set_model(struct gs_card *card, const char *value) {
   return false;
 }
 
+/* A whole number of `unit` ns from `low` to `high`. */
+static int set_time(uint64_t *ns, const char *value, uint64_t unit, uint64_t low, uint64_t high) {
+  uint64_t number = 0;
+  if (!parse_number(value, &number) || number < low || number > high) return -1;
+  *ns = number * unit;
+  return 1;
+}
+
+static int set_small(uint32_t *setting, const char *value, uint32_t high) {
+  uint64_t number = 0;
+  if (!parse_number(value, &number) || number > high) return -1;
+  *setting = (uint32_t)number;
+  return 1;
+}
+
+/* A part of a whole, in thousandths: not none of it. */
+static int set_part(uint32_t *setting, const char *value) {
+  uint64_t number = 0;
+  if (!parse_number(value, &number) || number < 1 || number > 1000) return -1;
+  *setting = (uint32_t)number;
+  return 1;
+}
+
+/* Whole ticks of the counters, in ms, at least `low` and not more than are kept. */
+static int set_ticks(uint64_t *ns, const char *value, uint64_t low) {
+  uint64_t number = 0;
+  if (set_time(&number, value, 1000000, 0, 1000) < 0 || number % GS_TICK_NS || number < low * GS_TICK_NS) return -1;
+  *ns = number;
+  return 1;
+}
+
+/* Ids of GPM metrics, "10,20", or "none". */
+static bool set_missing(struct gs_live *live, const char *value) {
+  uint64_t missing[sizeof live->gpm_missing / sizeof *live->gpm_missing] = {0};
+  for (const char *at = value; strcmp(value, "none") != 0;) {
+    char *end;
+    unsigned long id = isdigit((unsigned char)*at) ? strtoul(at, &end, 10) : 0;
+    if (id == 0 || id >= 64 * sizeof missing / sizeof *missing) return false;
+    missing[id / 64] |= 1ull << id % 64;
+    if (*end == 0) break;
+    if (*end != ',') return false;
+    at = end + 1;
+  }
+  memcpy(live->gpm_missing, missing, sizeof missing);
+  return true;
+}
+
+/* One key of how a card is at present. 1: set, 0: no such key, -1: bad value. */
+static int set_live(struct gs_live *live, const char *key, const char *value) {
+  uint64_t number = 0;
+  if (strcmp(key, "clock_permille") == 0) return set_part(&live->clock_permille, value);
+  if (strcmp(key, "memory_clock_permille") == 0) return set_part(&live->memory_clock_permille, value);
+  if (strcmp(key, "dram_permille") == 0) return set_part(&live->dram_permille, value);
+  if (strcmp(key, "pcie_rx_permille") == 0) return set_part(&live->rx_permille, value);
+  if (strcmp(key, "pcie_tx_permille") == 0) return set_part(&live->tx_permille, value);
+  if (strcmp(key, "link_generation") == 0) return set_small(&live->link_generation, value, 7);
+  if (strcmp(key, "link_width") == 0) {
+    bool good = parse_number(value, &number) && number <= GS_LINK_WIDTH && (number & (number - 1)) == 0;
+    live->link_width = (uint32_t)number;
+    return good ? 1 : -1;
+  }
+  if (strcmp(key, "compute_mode") == 0) return set_small(&live->compute_mode, value, 3);
+  if (strcmp(key, "gpm") == 0) return set_small(&live->gpm, value, 1);
+  if (strcmp(key, "gpm_missing") == 0) return set_missing(live, value) ? 1 : -1;
+  if (strcmp(key, "throttle") == 0) return parse_number(value, &live->throttle) ? 1 : -1;
+  return 0;
+}
+
 /* One key of a card. 1: set, 0: not a card's key, -1: bad value. */
-static int set_card(struct gs_card *card, const char *key, const char *value) {
+static int set_card(struct gs_gpu *gpu, const char *key, const char *value) {
+  struct gs_card *card = &gpu->card;
   uint64_t number = 0;
   if (strcmp(key, "model") == 0) return set_model(card, value) ? 1 : -1;
   if (strcmp(key, "name") == 0) return snprintf(card->name, sizeof card->name, "%s", value) > 0 ? 1 : -1;
@@ -153,22 +227,30 @@ static int set_card(struct gs_card *card, const char *key, const char *value) {
     card->numa_node = strcmp(value, "-1") == 0 ? -1 : (int32_t)number;
     return 1;
   }
+  return set_live(&gpu->live, key, value);
+}
+
+/* One key of how copies and memory take time, and of the counters of them. 1: set, 0: unknown, -1: bad value. */
+static int set_traffic(struct gs_settings *settings, const char *key, const char *value) {
+  if (strcmp(key, "copies") == 0) {
+    settings->copies_timed = strcmp(value, "timed") == 0;
+    return settings->copies_timed || strcmp(value, "instant") == 0 ? 1 : -1;
+  }
+  if (strcmp(key, "copy_engines") == 0) {
+    int set = set_small(&settings->copy_engines, value, GS_WAYS);
+    return settings->copy_engines > 0 ? set : -1;
+  }
+  if (strcmp(key, "copy_latency_ns") == 0) return set_time(&settings->copy_latency_ns, value, 1, 0, 1000000000);
+  if (strcmp(key, "pageable_permille") == 0) return set_part(&settings->pageable_permille, value);
+  if (strcmp(key, "dram_reach_permille") == 0) return set_part(&settings->dram_reach_permille, value);
+  if (strcmp(key, "kernel_dram_percent") == 0) return set_small(&settings->kernel_dram_percent, value, 100);
+  if (strcmp(key, "l2_dram_permille") == 0) return set_small(&settings->cache_dram_permille, value, 1000);
+  if (strcmp(key, "counter_noise_permille") == 0) return set_small(&settings->noise_permille, value, 1000);
+  if (strcmp(key, "pcie_window_ms") == 0) return set_ticks(&settings->pcie_window_ns, value, 0);
+  if (strcmp(key, "counter_lag_ms") == 0) return set_ticks(&settings->counter_lag_ns, value, 0);
+  if (strcmp(key, "gpm_refresh_ms") == 0) return set_ticks(&settings->gpm_refresh_ns, value, 1);
+  if (strcmp(key, "pcie_floor") == 0) return gs_parse_bytes(value, &settings->pcie_floor_bytes) ? 1 : -1;
   return 0;
-}
-
-/* A whole number of `unit` ns from `low` to `high`. */
-static int set_time(uint64_t *ns, const char *value, uint64_t unit, uint64_t low, uint64_t high) {
-  uint64_t number = 0;
-  if (!parse_number(value, &number) || number < low || number > high) return -1;
-  *ns = number * unit;
-  return 1;
-}
-
-static int set_small(uint32_t *setting, const char *value, uint32_t high) {
-  uint64_t number = 0;
-  if (!parse_number(value, &number) || number > high) return -1;
-  *setting = (uint32_t)number;
-  return 1;
 }
 
 /* One key of how GPU time passes and is shown. 1: set, 0: unknown, -1: bad value. */
@@ -184,7 +266,7 @@ static int set_time_model(struct gs_settings *settings, const char *key, const c
   if (strcmp(key, "nvml_sample_ms") == 0) return set_time(&settings->sample_ns, value, 1000000, 10, 10000);
   if (strcmp(key, "nvml_lag_ms") == 0) return set_time(&settings->sample_lag_ns, value, 1000000, 0, 100000);
   if (strcmp(key, "nvml_missing_percent") == 0) return set_small(&settings->missing_percent, value, 100);
-  return 0;
+  return set_traffic(settings, key, value);
 }
 
 /* One key of the machine. 1: set, 0: unknown, -1: bad value. */
@@ -223,12 +305,12 @@ static int apply(struct gs_region *region, const char *key, const char *value) {
   unsigned index;
   int used = 0;
   if (sscanf(key, "gpu.%u.%63[a-z_]%n", &index, name, &used) == 2 && key[used] == 0)
-    return index < GS_MAX_GPUS ? set_card(&region->gpus[index].card, name, value) : -1;
+    return index < GS_MAX_GPUS ? set_card(&region->gpus[index], name, value) : -1;
   if (sscanf(key, "uuid.%u%n", &index, &used) == 1 && key[used] == 0)
-    return index < GS_MAX_GPUS ? set_card(&region->gpus[index].card, "uuid", value) : -1;
+    return index < GS_MAX_GPUS ? set_card(&region->gpus[index], "uuid", value) : -1;
   int result = strcmp(key, "uuid") == 0 ? 0 : set_machine(&region->settings, key, value);
   for (int i = 0; result == 0 && i < GS_MAX_GPUS; i++) {
-    int set = strcmp(key, "uuid") == 0 ? 0 : set_card(&region->gpus[i].card, key, value);
+    int set = strcmp(key, "uuid") == 0 ? 0 : set_card(&region->gpus[i], key, value);
     if (set <= 0) return set;
     if (i == GS_MAX_GPUS - 1) return set;
   }
@@ -276,6 +358,11 @@ static void defaults(struct gs_region *region) {
   settings->timeslice_ns = 2000000;
   settings->event_scale_permille = 1000;
   settings->sample_ns = 200000000;
+  settings->copy_engines = 2;
+  settings->pageable_permille = 1000;
+  settings->dram_reach_permille = 1000;
+  settings->pcie_window_ns = settings->pcie_floor_bytes = UINT64_MAX; /* not said */
+  settings->gpm_refresh_ns = 10 * GS_TICK_NS;
   snprintf(settings->driver_version, sizeof settings->driver_version, "535.261.03");
   for (uint32_t i = 0; i < GS_MAX_GPUS; i++) {
     struct gs_card *card = &region->gpus[i].card;
@@ -283,6 +370,12 @@ static void defaults(struct gs_region *region) {
     default_uuid(card, i);
     card->numa_node = -1;
     card->pci_bus = 7 + 8 * i;
+    region->gpus[i].live = (struct gs_live){.clock_permille = 1000,
+                                            .memory_clock_permille = 1000,
+                                            .dram_permille = 1000,
+                                            .rx_permille = 1000,
+                                            .tx_permille = 1000,
+                                            .gpm = 2};
   }
 }
 
@@ -297,6 +390,12 @@ int gs_config_apply(struct gs_region *region, const char *text, const char *path
   for (uint32_t i = 0; i < region->settings.gpu_count; i++)
     if (region->gpus[i].card.reserved_bytes > region->gpus[i].card.memory_bytes)
       return complain("reserved", "more than the card has");
+  struct gs_settings *settings = &region->settings;
+  if (settings->pcie_window_ns == UINT64_MAX) settings->pcie_window_ns = settings->copies_timed ? PCIE_WINDOW_NS : 0;
+  if (settings->pcie_floor_bytes == UINT64_MAX) settings->pcie_floor_bytes = settings->copies_timed ? PCIE_FLOOR_BYTES : 0;
+  for (uint32_t i = 0; settings->copies_timed && i < settings->gpu_count; i++)
+    if (region->gpus[i].card.pcie_bytes_per_second == 0 || region->gpus[i].card.dram_bytes_per_second == 0)
+      return complain("copies", "cannot take time without pcie_bandwidth and dram_bandwidth");
   if (region->settings.sample_lag_ns > (GS_PERIODS - 2) * region->settings.sample_ns)
     return complain("nvml_lag_ms", "more than 14 sample periods");
   return 0;

@@ -2,8 +2,8 @@
  * Copyright The vgpud Authors
  *
  * copy.c - copies of one range. Real bytes move, at once, also in the calls with a stream: nothing that runs on
- * a simulated card could change them later. A copy takes no simulated time. Calls without a stream first wait for
- * the work before them.
+ * a simulated card could change them later. The time that they take (copy_time.c) comes after. Calls without a stream
+ * first wait for the work before them, and in the end for that time.
  */
 #include "copy.h"
 
@@ -22,14 +22,14 @@ void gs_wait_all(struct gs_context *context) {
   gs_engine_wait_channels(context->device->gpu, GS_ALL_CHANNELS);
 }
 
-void gs_move(struct gs_context *context, uint64_t target, enum gs_side target_side, uint64_t source,
-             enum gs_side source_side, uint64_t bytes) {
-  struct gs_gpu *gpu = context->device->gpu;
-  bool real = gs_arena_accessible() || (target_side == GS_SIDE_HOST && source_side == GS_SIDE_HOST);
-  if (target_side == GS_SIDE_DEVICE) gs_arena_touch(target);
-  if (target_side != source_side)
-    __atomic_fetch_add(target_side == GS_SIDE_DEVICE ? &gpu->rx_bytes : &gpu->tx_bytes, bytes, __ATOMIC_RELAXED);
-  if (real) memmove((void *)(uintptr_t)target, (const void *)(uintptr_t)source, bytes);
+void gs_move(const struct gs_transfer *transfer) {
+  bool real = gs_arena_accessible() || (transfer->to == GS_SIDE_HOST && transfer->from == GS_SIDE_HOST);
+  if (transfer->to == GS_SIDE_DEVICE) gs_arena_touch(transfer->target);
+  if (real) memmove((void *)(uintptr_t)transfer->target, (const void *)(uintptr_t)transfer->source, transfer->bytes);
+}
+
+static struct gs_transfer transfer_of(uint64_t target, uint64_t source, uint64_t bytes) {
+  return (struct gs_transfer){target, source, bytes, gs_side_of(target, bytes), gs_side_of(source, bytes)};
 }
 
 /* A copy between addresses of any kind by a call without a stream. */
@@ -37,11 +37,11 @@ static CUresult copy(uint64_t target, uint64_t source, uint64_t bytes) {
   NEED_CONTEXT(context);
   NOT_CAPTURED(gs_capture_legacy(context, true));
   if (bytes == 0) return CUDA_SUCCESS;
-  enum gs_side to = gs_side_of(target, bytes);
-  enum gs_side from = gs_side_of(source, bytes);
-  if (to == GS_SIDE_BAD || from == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
+  const struct gs_transfer transfer = transfer_of(target, source, bytes);
+  if (transfer.to == GS_SIDE_BAD || transfer.from == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
   gs_wait_all(context);
-  gs_move(context, target, to, source, from, bytes);
+  gs_move(&transfer);
+  gs_engine_wait(context->device->gpu, gs_copy_spend(context, NULL, &transfer));
   return CUDA_SUCCESS;
 }
 
@@ -51,11 +51,13 @@ static CUresult copy_in(CUstream stream, uint64_t target, uint64_t source, uint6
   NEED_STREAM(stream);
   CAPTURE(context, stream, branch);
   if (bytes == 0) return CUDA_SUCCESS;
-  enum gs_side to = gs_side_of(target, bytes);
-  enum gs_side from = gs_side_of(source, bytes);
+  const struct gs_transfer transfer = transfer_of(target, source, bytes);
+  enum gs_side to = transfer.to;
+  enum gs_side from = transfer.from;
   if (to == GS_SIDE_BAD || from == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
   if (!branch) {
-    gs_move(context, target, to, source, from, bytes);
+    gs_move(&transfer);
+    gs_copy_spend(context, stream, &transfer);
     return CUDA_SUCCESS;
   }
   const struct gs_action action = {

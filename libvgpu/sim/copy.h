@@ -20,16 +20,27 @@ void gs_wait_all(struct gs_context *context);
 #define NEED_STREAM(stream) \
   if (!gs_stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE
 
-/* copy_rect.c: whether such a copy is possible, and carrying it out. */
+/* A copy between two ranges that were found good. */
+struct gs_transfer {
+  uint64_t target, source, bytes;
+  enum gs_side to, from;
+};
+
+/* copy_rect.c: whether such a copy is possible, and carrying it out: its time goes into the stream, and the mark of that
+ * (engine.h) to `mark` if it is not NULL. */
 CUresult gs_copy_check(const struct cu_memcpy3d *copy);
-CUresult gs_copy_run(struct gs_context *context, const struct cu_memcpy3d *copy);
+CUresult gs_copy_run(struct gs_context *context, CUstream stream, const struct cu_memcpy3d *copy, uint64_t *mark);
 
 /* set.c: likewise for fills. */
 CUresult gs_fill_check(const struct cu_memset_node *fill);
-CUresult gs_fill_run(const struct cu_memset_node *fill);
+CUresult gs_fill_run(struct gs_context *context, CUstream stream, const struct cu_memset_node *fill);
 
-/* Moves bytes and counts what passes the bus. Both ranges were found good. */
-void gs_move(struct gs_context *context, uint64_t target, enum gs_side target_side, uint64_t source,
-             enum gs_side source_side, uint64_t bytes);
+/* Moves the bytes. */
+void gs_move(const struct gs_transfer *transfer);
+
+/* copy_time.c: puts the time of a copy into the stream and answers the mark of it; counts what passes the link where that
+ * takes no time. Likewise for a fill of so many bytes. */
+uint64_t gs_copy_spend(struct gs_context *context, CUstream stream, const struct gs_transfer *transfer);
+void gs_fill_spend(struct gs_context *context, CUstream stream, uint64_t bytes);
 
 #endif

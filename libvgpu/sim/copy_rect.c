@@ -55,28 +55,38 @@ CUresult gs_copy_check(const struct cu_memcpy3d *copy) {
   return is_empty(copy) ? CUDA_SUCCESS : locate_both(copy, &from, &to);
 }
 
-CUresult gs_copy_run(struct gs_context *context, const struct cu_memcpy3d *copy) {
+CUresult gs_copy_run(struct gs_context *context, CUstream stream, const struct cu_memcpy3d *copy, uint64_t *mark) {
   struct place from;
   struct place to;
+  if (mark) *mark = 0;
   if (is_empty(copy)) return CUDA_SUCCESS;
   CUresult result = locate_both(copy, &from, &to);
   if (result != CUDA_SUCCESS) return result;
+  struct gs_transfer row = {.bytes = copy->width_bytes, .to = to.side, .from = from.side};
   for (size_t z = 0; z < copy->depth; z++)
-    for (size_t y = 0; y < copy->height; y++)
-      gs_move(context, to.base + z * to.slice + y * to.pitch, to.side, from.base + z * from.slice + y * from.pitch,
-              from.side, copy->width_bytes);
+    for (size_t y = 0; y < copy->height; y++) {
+      row.target = to.base + z * to.slice + y * to.pitch;
+      row.source = from.base + z * from.slice + y * from.pitch;
+      gs_move(&row);
+    }
+  row.bytes *= copy->height * copy->depth;
+  uint64_t spent = gs_copy_spend(context, stream, &row);
+  if (mark) *mark = spent;
   return CUDA_SUCCESS;
 }
 
 /* A copy by a call without a stream. */
 static CUresult copy_3d(const struct cu_memcpy3d *copy) {
+  uint64_t mark;
   NEED_CONTEXT(context);
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
   NOT_CAPTURED(gs_capture_legacy(context, true));
   CUresult result = gs_copy_check(copy);
   if (result != CUDA_SUCCESS) return result;
   if (!is_empty(copy)) gs_wait_all(context);
-  return gs_copy_run(context, copy);
+  result = gs_copy_run(context, NULL, copy, &mark);
+  gs_engine_wait(context->device->gpu, mark);
+  return result;
 }
 
 /* One by a call with a stream. */
@@ -85,7 +95,7 @@ static CUresult copy_3d_in(CUstream stream, const struct cu_memcpy3d *copy) {
   NEED_STREAM(stream);
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
   CAPTURE(context, stream, branch);
-  if (!branch) return gs_copy_run(context, copy);
+  if (!branch) return gs_copy_run(context, stream, copy, NULL);
   CUresult result = gs_copy_check(copy);
   if (result != CUDA_SUCCESS) return result;
   return gs_capture_add(branch, &(struct gs_action){.type = CU_NODE_MEMCPY, .copy = *copy});

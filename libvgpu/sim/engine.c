@@ -7,6 +7,8 @@
  * Time slices go round between the processes that have work, in the order of their slots; who runs out of work gives the
  * rest of the slice up. Who was given the GPU runs the first piece of each channel at once; all pieces that run share the
  * multiprocessors: together they want P thousandths of the GPU, and if P > 1000, each gets on at 1000 / P of its speed.
+ * Copies run beside them, of each process one per copy engine. Where something runs that is a copy or says what it takes of
+ * memory or link, all get on as engine_rates.c says. A step also ends at each tick of the counters (engine_totals.c).
  */
 #include "engine_parts.h"
 
@@ -17,9 +19,11 @@ static const uint32_t WHOLE_GPU = 1000;
 
 /* What runs now. */
 struct load {
-  uint32_t permille;   /* of the GPU that it wants together */
+  uint32_t permille;   /* of the GPU that its kernels want together */
+  bool shaped;         /* some of it shares more than multiprocessors */
   uint64_t least_left; /* work of the piece that has least left */
 };
+static const struct load no_load = {.least_left = UINT64_MAX};
 
 bool gs_is_mps(void) {
   return gs_self.region->settings.sharing == GS_SHARING_MPS;
@@ -42,20 +46,65 @@ static bool is_held_up(struct gs_queue *queue, struct gs_entry *ring, const stru
          gs_any_before(queue, ring, entry->after_channels, entry->mark - 1);
 }
 
-/* Takes away what is done in the channel. True if something was. Adds what runs now to the load. */
-static bool settle_channel(struct gs_gpu *gpu, uint32_t slot, struct gs_entry *ring, uint32_t index,
+/* Whether the copy has its process' copy engine: the oldest that could run takes it, and keeps it until it is done. */
+static bool has_copy_engine(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry) {
+  uint32_t engines = gs_self.region->settings.copy_engines;
+  uint32_t engine = gs_copy_engine(entry);
+  if (engine >= engines) engine = 0;
+  uint64_t *holder = &queue->copying[engine];
+  if (*holder != entry->mark && *holder && gs_queue_pending(ring, *holder)) return false;
+  for (uint32_t bits = *holder == entry->mark ? 0 : queue->channels; bits; bits &= bits - 1) {
+    const struct gs_entry *other = gs_queue_head(queue, ring, (uint32_t)__builtin_ctz(bits));
+    uint32_t wanted = gs_copy_engine(other) < engines ? gs_copy_engine(other) : 0;
+    if (other->kind == GS_WORK_COPY && other->mark < entry->mark && wanted == engine && !is_held_up(queue, ring, other))
+      return false;
+  }
+  *holder = entry->mark;
+  return true;
+}
+
+/* Whether the first piece of a channel need not wait for its process' slice: copies, and events and waits right behind or
+ * before them. */
+static bool is_out_of_turn(const struct gs_entry *ring, const struct gs_entry *entry) {
+  while (entry->kind == GS_WORK_EVENT || entry->kind == GS_WORK_WAIT) {
+    if (entry->after_copy) return true;
+    if (entry->next == 0) return false;
+    entry = &ring[entry->next - 1];
+  }
+  return entry->kind == GS_WORK_COPY;
+}
+
+/* The piece runs. */
+static void add_to_load(const struct gs_gpu *gpu, struct gs_queue *queue, const struct gs_entry *entry, uint64_t left,
+                        struct load *load) {
+  uint32_t bit = 1u << entry->channel;
+  queue->running |= bit;
+  if (left < load->least_left) load->least_left = left;
+  if (entry->kind == GS_WORK_KERNEL) {
+    queue->kernels |= bit;
+    load->permille += entry->sm_permille;
+    if (entry->dram_bytes | entry->link_bytes | entry->cache_permille | (gpu->live.clock_permille ^ WHOLE_GPU))
+      load->shaped = true;
+  } else {
+    load->shaped = true;
+  }
+}
+
+/* Takes away what is done in the channel. True if something was. Adds what runs now to the load; if it is not the slot's
+ * turn, only what needs none. */
+static bool settle_channel(struct gs_gpu *gpu, uint32_t slot, struct gs_entry *ring, uint32_t index, bool turn,
                            struct load *load) {
   struct gs_queue *queue = &gpu->queues[slot];
   struct gs_channel *channel = &queue->channel[index];
   bool finished = false;
   while (channel->head) {
     struct gs_entry *entry = &ring[channel->head - 1];
+    if (!turn && !is_out_of_turn(ring, entry)) return finished;
     if (is_held_up(queue, ring, entry)) return finished;
     uint64_t left = gs_left_of(queue, index, entry);
     if (left > 0) {
-      queue->running |= 1u << index;
-      load->permille += entry->sm_permille;
-      if (left < load->least_left) load->least_left = left;
+      if (entry->kind != GS_WORK_COPY || has_copy_engine(queue, ring, entry))
+        add_to_load(gpu, queue, entry, left, load);
       return finished;
     }
     gs_queue_finish(gpu, slot, index, gpu->updated_ns);
@@ -64,8 +113,8 @@ static bool settle_channel(struct gs_gpu *gpu, uint32_t slot, struct gs_entry *r
   return finished;
 }
 
-/* Finds out what of a queue runs now, and adds it to the load. False: nothing. */
-static bool settle(struct gs_gpu *gpu, uint32_t slot, struct load *load) {
+/* Finds out what of a queue runs now, and adds it to the load. False: no kernel, or without a turn nothing. */
+static bool settle(struct gs_gpu *gpu, uint32_t slot, bool turn, struct load *load) {
   struct gs_queue *queue = &gpu->queues[slot];
   struct gs_entry *ring = gs_ring(gpu, slot);
   const struct load before = *load;
@@ -73,13 +122,13 @@ static bool settle(struct gs_gpu *gpu, uint32_t slot, struct load *load) {
   do {
     bool finished = false;
     *load = before;
-    queue->running = 0;
+    queue->running = queue->kernels = 0;
     for (uint32_t bits = queue->channels; bits; bits &= bits - 1)
-      finished |= settle_channel(gpu, slot, ring, (uint32_t)__builtin_ctz(bits), load);
+      finished |= settle_channel(gpu, slot, ring, (uint32_t)__builtin_ctz(bits), turn, load);
     again = finished && queue->running != queue->channels; /* what was held up may not be any more */
   } while (again);
-  if (queue->running == 0) gs_set_ready(gpu, slot, false);
-  return queue->running != 0;
+  if (queue->running == 0 && turn) gs_set_ready(gpu, slot, false);
+  return turn ? queue->kernels != 0 : queue->running != 0;
 }
 
 int gs_next_ready(const struct gs_gpu *gpu, uint32_t slot) {
@@ -99,43 +148,85 @@ bool gs_is_ready(const struct gs_gpu *gpu, uint32_t slot) {
   return gpu->ready[slot / 64] >> slot % 64 & 1;
 }
 
-/* Decides whose slice it is and what of it runs. False: nothing to do. */
+static uint32_t count_ready(const struct gs_gpu *gpu) {
+  uint32_t count = 0;
+  for (uint32_t words = gpu->ready_words; words; words &= words - 1)
+    count += (uint32_t)__builtin_popcountll(gpu->ready[__builtin_ctz(words)]);
+  return count;
+}
+
+/* Decides whose slice it is and what of it runs. False: no kernel; then it stays whose it was if copies run. */
 static bool choose(struct gs_gpu *gpu, struct load *load) {
-  if (gs_is_ready(gpu, gpu->current) && gpu->updated_ns < gpu->slice_end_ns && settle(gpu, gpu->current, load))
-    return true;
-  for (int slot; (slot = gs_next_ready(gpu, gpu->current)) >= 0;) {
-    gpu->current = (uint32_t)slot;
+  uint32_t was = gpu->current;
+  uint64_t ends_ns = gpu->slice_end_ns;
+  if (gs_is_ready(gpu, was) && gpu->updated_ns < ends_ns && settle(gpu, was, true, load)) return true;
+  *load = no_load;
+  for (uint32_t i = count_ready(gpu); i > 0 && gpu->ready_words; i--) {
+    gpu->queues[gpu->current].running = gpu->queues[gpu->current].kernels = 0;
+    gpu->current = (uint32_t)gs_next_ready(gpu, gpu->current);
     gpu->slice_end_ns = gpu->updated_ns + gs_self.region->settings.timeslice_ns;
-    if (settle(gpu, gpu->current, load)) return true;
+    if (settle(gpu, gpu->current, true, load)) return true;
+    *load = no_load;
+  }
+  if (gpu->ready_words) {
+    gpu->current = was;
+    gpu->slice_end_ns = ends_ns;
   }
   return false;
 }
 
-static bool settle_all(struct gs_gpu *gpu, struct load *load) {
+/* Settles all slots. `turns`: all have their turn; else only the slot `current`, if it is not negative. */
+static bool settle_all(struct gs_gpu *gpu, bool turns, int current, struct load *load) {
   bool any = false;
+  *load = no_load;
   for (uint32_t words = gpu->ready_words; words; words &= words - 1) {
     uint32_t word = (uint32_t)__builtin_ctz(words);
-    for (uint64_t bits = gpu->ready[word]; bits; bits &= bits - 1)
-      any |= settle(gpu, word * 64 + (uint32_t)__builtin_ctzll(bits), load);
+    for (uint64_t bits = gpu->ready[word]; bits; bits &= bits - 1) {
+      uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
+      settle(gpu, slot, turns || (int)slot == current, load);
+      any |= gpu->queues[slot].running != 0;
+    }
   }
   return any;
 }
 
-/* What runs of the slot gets `work` ns further in the time from `from` to `to`. */
-static void progress(struct gs_gpu *gpu, uint32_t slot, uint64_t work, uint64_t from, uint64_t to) {
-  struct gs_queue *queue = &gpu->queues[slot];
-  for (uint32_t bits = queue->running; bits; bits &= bits - 1)
-    queue->channel[__builtin_ctz(bits)].done_work += work;
-  queue->busy_ns += to - from;
-  gs_periods_add(&queue->periods, from, to);
+/* Finds out what runs now. False: nothing. */
+static bool find_load(struct gs_gpu *gpu, struct load *load) {
+  *load = no_load;
+  if (gs_is_mps()) return settle_all(gpu, true, -1, load);
+  bool any = choose(gpu, load);
+  if (gpu->copies == 0) return any;
+  return settle_all(gpu, false, any ? (int)gpu->current : -1, load);
 }
 
-static void progress_all(struct gs_gpu *gpu, uint64_t work, uint64_t from, uint64_t to) {
+/* What runs of the slot gets `work` ns further in the time from `from` to `to`, or as far as its rates say. */
+static uint32_t progress(struct gs_gpu *gpu, uint32_t slot, const struct load *load, uint64_t work, uint64_t from,
+                         uint64_t to) {
+  struct gs_queue *queue = &gpu->queues[slot];
+  uint32_t seen = 0;
+  if (load->shaped) {
+    uint64_t bytes = queue->dram_bytes;
+    seen = gs_move_on(gpu, slot, to - from);
+    gpu->dram_bytes += queue->dram_bytes - bytes;
+  } else {
+    for (uint32_t bits = queue->running; bits; bits &= bits - 1)
+      queue->channel[__builtin_ctz(bits)].done_work += work;
+  }
+  if (seen & GS_USED_DRAM) gs_periods_add(&queue->memory, from, to);
+  if (queue->kernels == 0) return seen;
+  queue->busy_ns += to - from;
+  gs_periods_add(&queue->periods, from, to);
+  return seen;
+}
+
+static uint32_t progress_all(struct gs_gpu *gpu, const struct load *load, uint64_t work, uint64_t from, uint64_t to) {
+  uint32_t seen = 0;
   for (uint32_t words = gpu->ready_words; words; words &= words - 1) {
     uint32_t word = (uint32_t)__builtin_ctz(words);
     for (uint64_t bits = gpu->ready[word]; bits; bits &= bits - 1)
-      progress(gpu, word * 64 + (uint32_t)__builtin_ctzll(bits), work, from, to);
+      seen |= progress(gpu, word * 64 + (uint32_t)__builtin_ctzll(bits), load, work, from, to);
   }
+  return seen;
 }
 
 /* How much further each piece that runs gets in `passed` ns; at most until the first one is done, and then `passed` is
@@ -157,27 +248,61 @@ static uint64_t share_out(struct gs_gpu *gpu, const struct load *load, uint64_t 
   return (*passed * WHOLE_GPU + rest) / scale;
 }
 
+/* The time until the first piece that runs is done, by the rates; at most `passed`. */
+static uint64_t time_to_first(struct gs_gpu *gpu, uint64_t passed) {
+  for (uint32_t words = gpu->ready_words; words; words &= words - 1) {
+    uint32_t word = (uint32_t)__builtin_ctz(words);
+    for (uint64_t bits = gpu->ready[word]; bits; bits &= bits - 1) {
+      uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
+      passed = gs_time_to_first(&gpu->queues[slot], gs_ring(gpu, slot), passed);
+    }
+  }
+  return passed;
+}
+
 /* Moves the GPU by one step, not beyond `now`. */
 static void step(struct gs_gpu *gpu, const struct load *load, uint64_t now) {
   uint64_t from = gpu->updated_ns;
-  uint64_t passed = (gs_is_mps() || now < gpu->slice_end_ns ? now : gpu->slice_end_ns) - from;
-  uint64_t work = share_out(gpu, load, &passed);
+  uint64_t until = now < gpu->next_tick_ns ? now : gpu->next_tick_ns;
+  uint64_t work = 0;
+  uint32_t seen = 0;
+  if (!gs_is_mps() && load->permille > 0 && gpu->slice_end_ns < until) until = gpu->slice_end_ns;
+  uint64_t passed = until - from;
+  if (load->shaped) {
+    gs_set_rates(gpu, load->permille);
+    passed = time_to_first(gpu, passed);
+  } else {
+    work = share_out(gpu, load, &passed);
+  }
   uint64_t to = from + passed;
-  if (gs_is_mps())
-    progress_all(gpu, work, from, to);
+  if (gs_is_mps() || gpu->copies > 0)
+    seen = progress_all(gpu, load, work, from, to);
   else
-    progress(gpu, gpu->current, work, from, to);
-  gpu->busy_ns += passed;
-  gs_periods_add(&gpu->periods, from, to);
+    seen = progress(gpu, gpu->current, load, work, from, to);
+  if (load->permille > 0) {
+    gpu->busy_ns += passed;
+    gpu->sm_work += passed * (load->permille < WHOLE_GPU ? load->permille : WHOLE_GPU);
+    gs_periods_add(&gpu->periods, from, to);
+  }
+  if (seen & GS_USED_DRAM) {
+    gpu->memory_ns += passed;
+    gs_periods_add(&gpu->memory, from, to);
+  }
+  for (int way = 0; way < GS_WAYS; way++)
+    if (seen >> way & 1) gpu->copy_ns[way] += passed;
   gpu->updated_ns = to;
+  if (to == gpu->next_tick_ns) gs_tick(gpu);
 }
 
 /* Brings the GPU's state up to `now`. */
 static void advance(struct gs_gpu *gpu, uint64_t now) {
   for (;;) {
-    struct load load = {.least_left = UINT64_MAX};
-    bool any = gs_is_mps() ? settle_all(gpu, &load) : choose(gpu, &load);
-    if (!any && gpu->updated_ns < now) gpu->updated_ns = now;
+    struct load load;
+    bool any = find_load(gpu, &load);
+    if (!any && gpu->updated_ns < now) {
+      gpu->updated_ns = now;
+      gs_tick_idle(gpu, now);
+    }
     if (!any || gpu->updated_ns >= now) return;
     step(gpu, &load, now);
   }
@@ -210,14 +335,19 @@ bool gs_engine_busy(struct gs_gpu *gpu, uint32_t slot) {
 void gs_engine_drop(struct gs_gpu *gpu, uint32_t slot) {
   advance(gpu, gs_now_ns());
   gs_set_ready(gpu, slot, false);
+  gpu->copies -= gpu->queues[slot].copies < gpu->copies ? gpu->queues[slot].copies : gpu->copies;
+  gpu->rates_of = 0; /* the next one's marks may be the same */
   memset(&gpu->queues[slot], 0, sizeof gpu->queues[slot]);
 }
 
 void gs_engine_repair(struct gs_gpu *gpu) {
   uint32_t slots = __atomic_load_n(&gs_self.region->slot_high[GS_KIND_CUDA], __ATOMIC_SEQ_CST);
   gpu->ready_words = 0;
+  gpu->copies = 0;
+  gpu->rates_of = 0;
   memset(gpu->ready, 0, sizeof gpu->ready);
   for (uint32_t slot = 0; slot < slots; slot++)
     gs_queue_repair(gpu, slot);
   gpu->current %= GS_CUDA_SLOTS;
+  if (gpu->next_tick_ns <= gpu->updated_ns) gpu->next_tick_ns = (gpu->updated_ns / GS_TICK_NS + 1) * GS_TICK_NS;
 }

@@ -55,13 +55,14 @@ static uint64_t work_before(struct gs_queue *queue, struct gs_entry *ring, const
 
 /* Time until this process has got `work` ns of the GPU: that work, and what the others run in between by what they have
  * now. Each of them runs a slice for every turn that this process needs, or all that it has, if that is less; those
- * that come before it in the round, the present one with the rest of its slice, run once more than those behind it. */
+ * that come before it in the round, the present one with the rest of its slice, run once more than those behind it. With
+ * copies about it is that work alone: too short rather than too long. */
 static uint64_t time_for(struct gs_gpu *gpu, uint64_t work) {
   uint64_t slice = gs_self.region->settings.timeslice_ns;
   uint64_t time = work;
   uint64_t rest = gpu->slice_end_ns > gpu->updated_ns ? gpu->slice_end_ns - gpu->updated_ns : 0;
   bool own = gpu->current == gs_self.slot;
-  if (gs_is_mps() || (own && work <= rest)) return time;
+  if (gs_is_mps() || gpu->copies > 0 || (own && work <= rest)) return time;
   uint64_t turns = own ? (work - rest + slice - 1) / slice : (work + slice - 1) / slice;
   if (turns == 0) turns = 1;
   bool passed_self = own;
@@ -145,7 +146,6 @@ static void wait_for_room(struct gs_gpu *gpu) {
 /* What the kernel takes this time. */
 static uint64_t with_jitter(uint64_t ns, uint64_t number) {
   uint64_t jitter = gs_self.region->settings.jitter_permille;
-  if (jitter == 0) return ns;
   uint64_t word = (number << 11 ^ gs_self.slot) * 0x9e3779b97f4a7c15ull;
   word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9ull;
   word ^= word >> 27;
@@ -153,12 +153,22 @@ static uint64_t with_jitter(uint64_t ns, uint64_t number) {
   return (uint64_t)((double)ns * (1 + part * (double)jitter / 1000));
 }
 
+/* The work with the kernel's time this time; it moves as many bytes per ns as without jitter. */
+static struct gs_work jittered(const struct gs_work *work, uint64_t number) {
+  struct gs_work changed = *work;
+  if (work->kind != GS_WORK_KERNEL || gs_self.region->settings.jitter_permille == 0) return changed;
+  changed.ns = with_jitter(work->ns, number);
+  changed.dram_bytes = (uint64_t)((unsigned __int128)work->dram_bytes * changed.ns / work->ns);
+  changed.link_bytes = (uint64_t)((unsigned __int128)work->link_bytes * changed.ns / work->ns);
+  return changed;
+}
+
 /* An event or a wait that nothing comes before, on a GPU that nobody else has work for, needs no entry. */
 static bool is_immediate(struct gs_gpu *gpu, uint32_t channel, const struct gs_work *work) {
   struct gs_queue *queue = &gpu->queues[gs_self.slot];
-  if (work->kind == GS_WORK_KERNEL || queue->channels & (1u << channel | work->after_channels)) return false;
+  if (work->ns || queue->channels & (1u << channel | work->after_channels)) return false;
   if (work->kind == GS_WORK_WAIT) return !gs_queue_pending(gs_ring(gpu, gs_self.slot), work->wait_mark);
-  return gs_is_mps() || !gs_others_are_ready(gpu);
+  return gs_is_mps() || queue->channel[channel].copied || !gs_others_are_ready(gpu);
 }
 
 uint64_t gs_engine_enqueue(struct gs_gpu *gpu, uint32_t channel, const struct gs_work *work) {
@@ -172,8 +182,8 @@ uint64_t gs_engine_enqueue(struct gs_gpu *gpu, uint32_t channel, const struct gs
     look_as_owner(gpu);
   }
   if (!immediate) {
-    uint64_t ns = work->kind == GS_WORK_KERNEL ? with_jitter(work->ns, queue->numbers) : 0;
-    mark = gs_queue_add(gpu, gs_self.slot, channel, work, ns)->mark;
+    const struct gs_work placed = jittered(work, queue->numbers);
+    mark = gs_queue_add(gpu, gs_self.slot, channel, &placed)->mark;
   }
   if (work->kind == GS_WORK_EVENT) {
     if (!immediate) stamps[gpu - gs_self.region->gpus][mark % GS_QUEUE_DEPTH] = work->stamp;

@@ -36,12 +36,16 @@ static inline struct gs_entry *gs_queue_head(struct gs_queue *queue, struct gs_e
   return &ring[queue->channel[channel].head - 1];
 }
 
+/* Which of a process' copy engines a copy takes, if there are so many: else the first. */
+static inline uint32_t gs_copy_engine(const struct gs_entry *entry) {
+  return entry->way;
+}
+
 /* Whether the slot is one of those with work. */
 void gs_set_ready(struct gs_gpu *gpu, uint32_t slot, bool ready);
 
-/* Adds work of `ns` behind what is in the channel. There is room. Answers the entry. */
-struct gs_entry *gs_queue_add(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, const struct gs_work *work,
-                              uint64_t ns);
+/* Adds work behind what is in the channel. There is room. Answers the entry. */
+struct gs_entry *gs_queue_add(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, const struct gs_work *work);
 
 /* Takes the first entry of the channel away; an event gets the time and stays until its owner fetches it. */
 void gs_queue_finish(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, uint64_t now_ns);
@@ -54,6 +58,26 @@ void gs_queue_fetch(struct gs_gpu *gpu, uint32_t slot, void (*fetch)(struct gs_g
 
 /* Puts the links right after somebody died while changing them. The slot does not count as ready before. */
 void gs_queue_repair(struct gs_gpu *gpu, uint32_t slot);
+
+/* engine_rates.c: of what runs (`running` of the slots that are ready), how much further each piece gets. */
+
+/* What a piece of work gets done of it in a ns, in parts of this. */
+#define GS_WHOLE_RATE (1u << 31)
+
+/* Sets the rates of what runs; kernels want `permille` thousandths of the multiprocessors. */
+void gs_set_rates(struct gs_gpu *gpu, uint32_t permille);
+
+/* The time until the first of the slot's pieces that run is done, if it is less than `passed`; else that. */
+uint64_t gs_time_to_first(const struct gs_queue *queue, const struct gs_entry *ring, uint64_t passed);
+
+/* Moves the slot's pieces on by their rates and counts what they move. Answers the ways that copies were under way (bits),
+ * and GS_USED_DRAM. */
+enum { GS_USED_DRAM = 1 << GS_WAYS };
+uint32_t gs_move_on(struct gs_gpu *gpu, uint32_t slot, uint64_t passed);
+
+/* engine_totals.c: notes the counters at the tick that has been reached, or if nothing ran until now, at the first since. */
+void gs_tick(struct gs_gpu *gpu);
+void gs_tick_idle(struct gs_gpu *gpu, uint64_t now);
 
 /* engine_periods.c: adds the time from `from` to `to` to the sample periods that it falls in. */
 void gs_periods_add(struct gs_periods *periods, uint64_t from, uint64_t to);

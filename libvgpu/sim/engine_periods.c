@@ -38,6 +38,8 @@ static bool is_missing(uint64_t index, uint32_t slot) {
 struct gs_sample gs_engine_sample(struct gs_gpu *gpu, int slot) {
   const struct gs_settings *settings = &gs_self.region->settings;
   struct gs_periods *periods = slot < 0 ? &gpu->periods : &gpu->queues[slot].periods;
+  struct gs_periods *memory = slot < 0 ? &gpu->memory : &gpu->queues[slot].memory;
+  uint64_t memory_ns = 0;
   struct gs_sample sample = {0};
   uint64_t now = gs_now_ns();
   if (now < settings->sample_lag_ns + settings->sample_ns) return sample;
@@ -47,8 +49,10 @@ struct gs_sample gs_engine_sample(struct gs_gpu *gpu, int slot) {
   sample.end_ns = (index + 1) * settings->sample_ns;
   gs_lock(gpu);
   if (periods->index[index % GS_PERIODS] == index) sample.busy_ns = periods->busy_ns[index % GS_PERIODS];
+  if (memory->index[index % GS_PERIODS] == index) memory_ns = memory->busy_ns[index % GS_PERIODS];
   gs_unlock(gpu);
   if (slot >= 0 && is_missing(index, (uint32_t)slot)) sample.busy_ns = 0;
   sample.percent = (uint32_t)((sample.busy_ns * 100 + settings->sample_ns / 2) / settings->sample_ns);
+  sample.memory_percent = (uint32_t)((memory_ns * 100 + settings->sample_ns / 2) / settings->sample_ns);
   return sample;
 }

@@ -46,8 +46,7 @@ static void append(struct gs_gpu *gpu, uint32_t slot, struct gs_entry *ring, str
   gs_set_ready(gpu, slot, true);
 }
 
-struct gs_entry *gs_queue_add(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, const struct gs_work *work,
-                              uint64_t ns) {
+struct gs_entry *gs_queue_add(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, const struct gs_work *work) {
   struct gs_queue *queue = &gpu->queues[slot];
   struct gs_entry *ring = gs_ring(gpu, slot);
   struct gs_channel *target = &queue->channel[channel];
@@ -55,14 +54,26 @@ struct gs_entry *gs_queue_add(struct gs_gpu *gpu, uint32_t slot, uint32_t channe
   struct gs_entry *entry = &ring[index];
   if (queue->free) queue->free = entry->next;
   queue->count++;
-  target->given_work += ns;
+  target->given_work += work->ns;
   entry->mark = ++queue->numbers * GS_QUEUE_DEPTH + index;
   entry->end_work = target->given_work;
   entry->wait_mark = work->kind == GS_WORK_WAIT && work->wait_mark < entry->mark ? work->wait_mark : 0;
   entry->after_channels = work->after_channels;
   entry->sm_permille = (uint16_t)(work->sm_permille == 0 ? 1 : work->sm_permille > 1000 ? 1000 : work->sm_permille);
+  entry->cache_permille = work->cache_permille;
+  entry->bound_permille = work->bound_permille;
+  entry->ns = work->ns;
+  entry->dram_bytes = work->dram_bytes;
+  entry->link_bytes = work->link_bytes;
+  entry->way = (uint8_t)work->way;
   entry->kind = (uint8_t)work->kind;
-  entry->channel = (uint8_t)channel;
+  entry->channel = channel & (GS_CHANNELS - 1);
+  entry->after_copy = target->copied & 1;
+  if (work->ns) target->copied = work->kind == GS_WORK_COPY;
+  if (work->kind == GS_WORK_COPY) {
+    queue->copies++;
+    gpu->copies++;
+  }
   target->last_mark = entry->mark;
   set_state(entry, GS_ENTRY_QUEUED);
   append(gpu, slot, ring, entry);
@@ -81,6 +92,11 @@ void gs_queue_finish(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, uint64
   struct gs_channel *from = &queue->channel[channel];
   struct gs_entry *entry = &ring[from->head - 1];
   bool is_event = entry->kind == GS_WORK_EVENT;
+  if (entry->kind == GS_WORK_COPY) {
+    queue->copies--;
+    gpu->copies--;
+  }
+  if (entry->ns) from->rest = 0;
   if (is_event) entry->end_work = now_ns;
   set_state(entry, is_event ? GS_ENTRY_REACHED : GS_ENTRY_FREE);
   from->head = entry->next;
@@ -135,7 +151,7 @@ void gs_queue_repair(struct gs_gpu *gpu, uint32_t slot) {
     memset(queue, 0, sizeof *queue);
     return;
   }
-  queue->channels = queue->running = queue->count = 0;
+  queue->channels = queue->running = queue->kernels = queue->copies = queue->count = 0;
   queue->free = queue->reached = 0;
   for (uint32_t i = 0; i < GS_CHANNELS; i++)
     queue->channel[i].head = queue->channel[i].tail = 0;
@@ -145,6 +161,7 @@ void gs_queue_repair(struct gs_gpu *gpu, uint32_t slot) {
     queue->count++;
     if (entry->state == GS_ENTRY_QUEUED && entry->channel < GS_CHANNELS) {
       insert(gpu, slot, ring, entry);
+      queue->copies += entry->kind == GS_WORK_COPY;
     } else if (entry->state == GS_ENTRY_REACHED) {
       entry->next = queue->reached;
       queue->reached = (uint16_t)(index + 1);
@@ -153,6 +170,7 @@ void gs_queue_repair(struct gs_gpu *gpu, uint32_t slot) {
       put_free(queue, ring, entry);
     }
   }
+  gpu->copies += queue->copies;
   for (uint32_t i = 0; i < GS_CHANNELS; i++) {
     struct gs_channel *channel = &queue->channel[i];
     channel->given_work = channel->head ? ring[channel->tail - 1].end_work : channel->done_work;

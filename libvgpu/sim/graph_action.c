@@ -38,9 +38,9 @@ CUresult gs_action_run(struct gs_context *context, CUstream stream, const struct
   case CU_NODE_KERNEL:
     return gs_launch_run(context, stream, &action->kernel);
   case CU_NODE_MEMCPY:
-    return gs_copy_run(context, &action->copy);
+    return gs_copy_run(context, stream, &action->copy, NULL);
   case CU_NODE_MEMSET:
-    return gs_fill_run(&action->fill);
+    return gs_fill_run(context, stream, &action->fill);
   case CU_NODE_HOST:
     gs_stream_finish(context, stream);
     action->host.function(action->host.data);

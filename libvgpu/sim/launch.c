@@ -61,14 +61,32 @@ static uint32_t sm_permille(const struct gs_card *card, const struct cu_kernel_n
   return permille < 1 ? 1 : permille > 1000 ? 1000 : (uint32_t)permille;
 }
 
+/* Bytes in `ns` at a part of a bandwidth. */
+static uint64_t bytes_in(uint64_t ns, uint32_t permille, uint64_t bytes_per_second) {
+  return (uint64_t)((unsigned __int128)ns * permille * bytes_per_second / 1000000000000u);
+}
+
+/* What the kernel takes of memory and link. */
+static void add_traffic(const struct gs_card *card, const struct gs_kernel *kernel, struct gs_work *work) {
+  uint32_t dram = kernel->dram_permille == UINT16_MAX ? 10 * gs_driver.settings->kernel_dram_percent : kernel->dram_permille;
+  if (kernel->cache_permille && kernel->dram_permille == UINT16_MAX) dram = 0; /* it lives in the cache */
+  if ((dram | kernel->cache_permille | kernel->rx_permille | kernel->tx_permille) == 0) return;
+  work->dram_bytes = bytes_in(work->ns, dram, card->dram_bytes_per_second);
+  work->cache_permille = kernel->cache_permille;
+  work->bound_permille = kernel->bound_permille;
+  work->way = kernel->tx_permille ? GS_WAY_TX : GS_WAY_RX;
+  work->link_bytes = bytes_in(work->ns, kernel->tx_permille ? kernel->tx_permille : kernel->rx_permille,
+                              card->pcie_bytes_per_second);
+}
+
 CUresult gs_launch_run(struct gs_context *context, CUstream stream, const struct cu_kernel_node *launch) {
   const struct gs_kernel *kernel = kernel_of(launch);
   if (!gs_kernel_valid(kernel_of(launch))) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t ns = kernel->duration_ns == UINT64_MAX ? gs_driver.settings->kernel_ns : kernel->duration_ns;
   if (ns == 0) return CUDA_SUCCESS;
-  const struct gs_work work = {.kind = GS_WORK_KERNEL,
-                               .ns = ns,
-                               .sm_permille = sm_permille(&gs_stream_device(context, stream)->gpu->card, launch)};
+  const struct gs_card *card = &gs_stream_device(context, stream)->gpu->card;
+  struct gs_work work = {.kind = GS_WORK_KERNEL, .ns = ns, .sm_permille = sm_permille(card, launch)};
+  add_traffic(card, kernel, &work);
   gs_stream_enqueue(context, stream, &work);
   return CUDA_SUCCESS;
 }

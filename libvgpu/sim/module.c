@@ -5,9 +5,7 @@
  * text, a cubin, a fat binary), and a name must occur in it where that can be told: as ".entry name" or a variable in
  * PTX, as a string in a cubin; a fat binary may be compressed, so any name is taken. A variable takes its size of the
  * card when it is first asked for.
- *
- * A kernel's simulated GPU time stands in its name: "_250us", "_3ms", "_800ns", "_1s", also inside a C++ mangled
- * name. Without that it is the machine's kernel_ns.
+ * What a kernel takes of the card stands in its name (kernel_name.c).
  */
 #define _GNU_SOURCE
 #include "module.h"
@@ -215,27 +213,6 @@ static bool has_name(const struct gs_module *module, const char *directive, cons
   return memmem(module->image, module->bytes, name, strlen(name) + 1) != NULL;
 }
 
-/* Duration that the name states, or UINT64_MAX. */
-static uint64_t stated_duration(const char *name) {
-  static const struct {
-    const char *unit;
-    uint64_t ns;
-  } units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000}};
-  uint64_t found = UINT64_MAX;
-  for (const char *at = name; (at = strchr(at, '_')); at++) {
-    char *end;
-    if (!isdigit((unsigned char)at[1])) continue;
-    uint64_t number = strtoull(at + 1, &end, 10);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-      size_t length = strlen(units[i].unit);
-      if (strncmp(end, units[i].unit, length) != 0 || islower((unsigned char)end[length])) continue;
-      if (!__builtin_mul_overflow(number, units[i].ns, &found)) break;
-      found = UINT64_MAX;
-    }
-  }
-  return found;
-}
-
 static struct gs_kernel *find_kernel(const struct gs_module *module, const char *name) {
   struct gs_kernel *kernel = module->kernels;
   while (kernel && strcmp(kernel->name, name) != 0)
@@ -254,9 +231,9 @@ CUresult gs_module_kernel(CUmodule module, CUfunction *out, const char *name) {
     made->module = module;
     made->next = module->kernels;
     module->kernels = made;
-    made->duration_ns = stated_duration(name);
     made->carveout = -1;
     strcpy(made->name, name);
+    gs_kernel_read_name(made);
     kernel = made;
   }
   pthread_mutex_unlock(&gs_driver.mutex);

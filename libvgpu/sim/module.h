@@ -16,11 +16,16 @@ struct gs_kernel {
   struct gs_module *module;
   struct gs_library *library; /* NULL: a function of a module, not a kernel of a library */
   uint64_t duration_ns;       /* UINT64_MAX: the machine's default */
+  uint16_t dram_permille;     /* of DRAM's bandwidth; UINT16_MAX: the machine's default */
+  uint16_t bound_permille, cache_permille, rx_permille, tx_permille; /* see struct gs_work */
   int dynamic_shared_bytes, carveout;
   int block[3]; /* cuFuncSetBlockShape; 0: not set */
   unsigned shared_bytes;
   char name[GS_KERNEL_NAME_BYTES];
 };
+
+/* kernel_name.c: fills in what the name says. */
+void gs_kernel_read_name(struct gs_kernel *kernel);
 
 /* module.c */
 bool gs_kernel_valid(CUfunction kernel);

@@ -34,17 +34,21 @@ enum {
   GS_NAME_BYTES = 96,
   GS_XIDS = 16,          /* XIDs kept per card */
   GS_PERIODS = 16,       /* sample periods kept of a GPU's busy time */
+  GS_TICKS = 256,        /* ticks of which a card's counters are kept */
   GS_QUEUE_DEPTH = 1024, /* pieces of work that one process may have on one card; a power of two */
   GS_CHANNELS = 32       /* that these are sorted into */
 };
 
 #define GS_MAGIC 0x314d495355504753ULL /* "SGPUSIM1" */
-#define GS_LAYOUT_VERSION 2u
+#define GS_LAYOUT_VERSION 3u
 
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_READY = 1 };
 enum gs_slot_kind { GS_KIND_CUDA = 0, GS_KIND_WATCH = 1 };
 enum gs_backing { GS_BACKING_REAL = 0, GS_BACKING_NONE = 1 };
 enum gs_sharing { GS_SHARING_TIME_SLICE = 0, GS_SHARING_MPS = 1 };
+
+/* Which way a copy goes, and what it takes on the way: a direction of the link, or only the card's memory. */
+enum gs_way { GS_WAY_RX = 0, GS_WAY_TX = 1, GS_WAY_DEVICE = 2, GS_WAYS = 3 };
 
 /* What a card is; fixed when the region is created. */
 struct gs_card {
@@ -60,6 +64,18 @@ struct gs_card {
   uint32_t sm_clock_mhz, memory_clock_mhz, memory_bus_bits, l2_bytes, power_limit_mw;
   uint32_t pci_domain, pci_bus, pci_device, pci_device_id; /* pci_device_id: device << 16 | vendor */
   int32_t numa_node;
+};
+
+/* How a card is at present: changed by `gpusim set`, under the card's lock. */
+struct gs_live {
+  uint32_t clock_permille, memory_clock_permille; /* of the card's highest */
+  uint32_t dram_permille, rx_permille, tx_permille; /* bandwidth that there is, of the card's */
+  uint32_t link_generation, link_width;             /* 0: the card's own */
+  uint32_t compute_mode;                            /* NVML's number */
+  uint32_t gpm;                                     /* 0 no, 1 yes, 2 if the card's architecture has it */
+  uint32_t changes;                                 /* how often any of this changed */
+  uint64_t throttle;                                /* NVML's bits */
+  uint64_t gpm_missing[8];                          /* bits: ids of metrics that there are no figures of */
 };
 
 struct gs_settings {
@@ -78,13 +94,37 @@ struct gs_settings {
   uint64_t sample_ns;       /* NVML's sample period */
   uint64_t sample_lag_ns;   /* a sample appears so long after the end of its period */
   uint32_t missing_percent; /* samples that never appear */
-  uint32_t pad;
+  uint32_t copies_timed;    /* 0: copies and fills take no time */
+  uint32_t copy_engines;    /* 1: one for all ways, 2: one for what is sent and one for the rest, 3: one each */
+  uint32_t pageable_permille; /* speed of copies of memory that is not pinned, of that of others */
+  uint64_t copy_latency_ns;
+  uint32_t dram_reach_permille; /* of its bandwidth that DRAM can be brought to */
+  uint32_t kernel_dram_percent; /* of DRAM's bandwidth that kernels take whose name says nothing */
+  uint32_t cache_dram_permille; /* of the L2 cache's bandwidth that DRAM traffic takes, at all of DRAM's */
+  uint32_t noise_permille;      /* of the counters of PCIe and GPM */
+  uint64_t pcie_window_ns;      /* that PCIe throughput is a mean over; 0: since it was asked last */
+  uint64_t pcie_floor_bytes;    /* per second and direction, that nobody copies but the counters show */
+  uint64_t counter_lag_ns, gpm_refresh_ns; /* whole ticks */
 };
 
 /* Busy time by sample period, see engine_periods.c. */
 struct gs_periods {
   uint64_t busy_ns[GS_PERIODS];
   uint64_t index[GS_PERIODS];
+};
+
+/* What a card's counters have come to. */
+struct gs_totals {
+  uint64_t busy_ns;   /* a kernel ran */
+  uint64_t memory_ns; /* DRAM was used */
+  uint64_t sm_work;   /* thousandths of the multiprocessors that kernels filled, times ns */
+  uint64_t dram_bytes, rx_bytes, tx_bytes;
+};
+
+/* What they were at a tick, see engine_totals.c. */
+struct gs_tick {
+  uint64_t index;
+  struct gs_totals totals;
 };
 
 enum gs_entry_state {
@@ -98,20 +138,26 @@ struct gs_entry {
   uint64_t mark;     /* number << 10 | index */
   uint64_t end_work; /* work of the channel up to and with this piece, in ns; REACHED: when */
   uint64_t wait_mark;
+  uint64_t ns;         /* its time alone on the card */
+  uint64_t dram_bytes; /* that it moves in all */
+  uint64_t link_bytes;
   uint32_t after_channels;
-  uint16_t sm_permille;
+  uint16_t sm_permille, cache_permille, bound_permille; /* see struct gs_work */
   uint16_t next;
   uint8_t kind; /* enum gs_work_kind */
-  uint8_t channel;
-  uint8_t state; /* enum gs_entry_state; atomic */
-  uint8_t pad[5];
+  uint8_t channel : 6;
+  uint8_t after_copy : 1; /* what was put into the channel before it is a copy */
+  uint8_t state;          /* enum gs_entry_state; atomic */
+  uint8_t way;            /* enum gs_way */
 };
 
 struct gs_channel {
   uint64_t given_work, done_work; /* ns ever */
   uint64_t last_mark;
   uint16_t head, tail;
-  uint32_t pad;
+  uint32_t rate;   /* of what runs, see engine_rates.c */
+  uint32_t rest;   /* of what runs: work done that is less than a ns, in the same unit */
+  uint32_t copied; /* the last work put in is a copy */
 };
 
 /* A process' work on one GPU. Its ring of entries lies behind struct gs_region. */
@@ -120,11 +166,16 @@ struct gs_queue {
   uint64_t busy_ns;  /* time in which its kernels ran */
   uint32_t channels; /* bits: those that are not empty; atomic */
   uint32_t running;  /* bits: those whose first piece runs, while the engine advances */
+  uint32_t kernels;  /* those of them in which a kernel runs */
+  uint32_t copies;   /* copies queued */
   uint32_t count;    /* entries that are not free */
   uint16_t used;     /* entries that were ever used */
   uint16_t free, reached;
   uint16_t pad[3];
-  struct gs_periods periods;
+  uint64_t copying[GS_WAYS]; /* marks of the copies that have the process' copy engines */
+  uint64_t copy_ns[GS_WAYS]; /* time in which its copies ran */
+  uint64_t dram_bytes, rx_bytes, tx_bytes;
+  struct gs_periods periods, memory;
   struct gs_channel channel[GS_CHANNELS];
 };
 
@@ -143,7 +194,15 @@ struct gs_gpu {
   uint32_t current;
   uint32_t ready_words;               /* bits: words of `ready` that are not 0 */
   uint64_t ready[GS_CUDA_SLOTS / 64]; /* bits: slots whose queue is not empty */
-  struct gs_periods periods;
+  struct gs_periods periods, memory;
+  struct gs_live live;
+  uint32_t copies;       /* copies queued */
+  uint32_t pad2;
+  uint64_t rates_of;     /* what the channels' rates were worked out for */
+  uint64_t next_tick_ns; /* later than updated_ns */
+  uint64_t memory_ns, sm_work, dram_bytes;
+  uint64_t copy_ns[GS_WAYS];
+  struct gs_tick ticks[GS_TICKS];
   uint64_t xid_count; /* XIDs ever raised; the last GS_XIDS are in xids */
   uint64_t xids[GS_XIDS];
   uint64_t rx_bytes, tx_bytes; /* copied host to device, device to host */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * set.c - filling device memory. At once, like copies (see copy.c).
+ * set.c - filling device memory. At once, like copies (see copy.c); no call waits for the time that it takes.
  */
 #include <string.h>
 
@@ -21,10 +21,11 @@ CUresult gs_fill_check(const struct cu_memset_node *fill) {
   return gs_side_of(fill->target, span) == GS_SIDE_BAD ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult gs_fill_run(const struct cu_memset_node *fill) {
+CUresult gs_fill_run(struct gs_context *context, CUstream stream, const struct cu_memset_node *fill) {
   CUresult result = gs_fill_check(fill);
   size_t row = fill->width * fill->element_bytes;
   if (result != CUDA_SUCCESS || fill->width == 0 || fill->height == 0) return result;
+  gs_fill_spend(context, stream, row * fill->height);
   gs_arena_touch(fill->target);
   if (gs_arena_covers(fill->target) && !gs_arena_accessible()) return CUDA_SUCCESS;
   for (size_t y = 0; y < fill->height; y++) {
@@ -41,7 +42,7 @@ static CUresult fill_now(const struct cu_memset_node *fill) {
   NEED_CONTEXT(context);
   NOT_CAPTURED(gs_capture_legacy(context, false));
   gs_wait_all(context);
-  return gs_fill_run(fill);
+  return gs_fill_run(context, NULL, fill);
 }
 
 /* One by a call with a stream. */
@@ -49,7 +50,7 @@ static CUresult fill_in(CUstream stream, const struct cu_memset_node *fill) {
   NEED_CONTEXT(context);
   NEED_STREAM(stream);
   CAPTURE(context, stream, branch);
-  if (!branch) return gs_fill_run(fill);
+  if (!branch) return gs_fill_run(context, stream, fill);
   CUresult result = gs_fill_check(fill);
   if (result != CUDA_SUCCESS) return result;
   return gs_capture_add(branch, &(struct gs_action){.type = CU_NODE_MEMSET, .fill = *fill});

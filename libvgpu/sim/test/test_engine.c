@@ -1,91 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * test_engine.c - the engine alone in virtual time: to the nanosecond, whatever the load of the machine. This file is the
- * region, the clock and the lock; a process is a number of a slot.
- * size: one fixture, the engine on a clock of its own.
+ * test_engine.c - the engine alone in virtual time: to the nanosecond, whatever the load of the machine.
  */
 #define _GNU_SOURCE
 #include <string.h>
-#include <sys/mman.h>
 
-#include "../engine_parts.h"
-#include "check.h"
-
-enum { US = 1000, MS = 1000000, ENTRIES_APART = 128 };
-
-struct gs_self gs_self;
-static uint64_t clock_ns;
-static bool locked;
-static int sleeps;
-
-uint64_t gs_now_ns(void) {
-  return clock_ns;
-}
-
-void gs_sleep_until(uint64_t time_ns) {
-  CHECK(!locked);
-  sleeps++;
-  if (time_ns > clock_ns) clock_ns = time_ns;
-}
-
-void gs_lock(struct gs_gpu *gpu) {
-  (void)gpu;
-  CHECK(!locked);
-  locked = true;
-}
-
-void gs_unlock(struct gs_gpu *gpu) {
-  (void)gpu;
-  CHECK(locked);
-  locked = false;
-}
-
-void gs_reap_gpu_locked(struct gs_gpu *gpu) {
-  (void)gpu;
-}
-
-static struct gs_gpu *begin_engine(enum gs_sharing sharing) {
-  size_t bytes = sizeof(struct gs_region) + GS_CUDA_SLOTS * GS_QUEUE_DEPTH * sizeof(struct gs_entry);
-  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  CHECK(memory != MAP_FAILED);
-  gs_self.region = memory;
-  gs_self.slot = 0;
-  gs_self.region->slot_high[GS_KIND_CUDA] = 8;
-  gs_self.region->settings.gpu_count = 1;
-  gs_self.region->settings.sharing = sharing;
-  gs_self.region->settings.timeslice_ns = 2 * MS;
-  gs_self.region->settings.sample_ns = 10 * MS;
-  clock_ns = 1000 * MS;
-  /* Where times of events go is private to a process, by index of the entry: here they all are one. */
-  for (uint32_t slot = 0; slot < 8; slot++)
-    gs_self.region->gpus[0].queues[slot].used = (uint16_t)(slot * ENTRIES_APART);
-  return &gs_self.region->gpus[0];
-}
-
-static uint64_t kernel(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, uint64_t ns, uint32_t permille) {
-  const struct gs_work work = {.kind = GS_WORK_KERNEL, .ns = ns, .sm_permille = permille};
-  gs_self.slot = slot;
-  return gs_engine_enqueue(gpu, channel, &work);
-}
-
-static uint64_t event(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, struct gs_stamp *stamp) {
-  const struct gs_work work = {.kind = GS_WORK_EVENT, .stamp = stamp};
-  gs_self.slot = slot;
-  return gs_engine_enqueue(gpu, channel, &work);
-}
-
-static void wait_for_event(struct gs_gpu *gpu, uint32_t channel, const struct gs_stamp *stamp) {
-  const struct gs_work work = {.kind = GS_WORK_WAIT, .wait_mark = stamp->mark};
-  gs_engine_enqueue(gpu, channel, &work);
-}
-
-/* When the slot's stamp was reached, in us since the beginning; what is owed to it is fetched. */
-static long long reached_us(struct gs_gpu *gpu, uint32_t slot, const struct gs_stamp *stamp) {
-  gs_self.slot = slot;
-  uint64_t reached = gs_engine_stamp(gpu, stamp);
-  return reached ? ((long long)reached - 1000 * MS) / US : -1;
-}
+#include "virtual_engine.h"
 
 /* 5 ms each, from the same time on: slices 0-2, 2-4, 4-6, 6-8, and the rest of 8-9 is given up. */
 void test_engine_time_slices(void) {
