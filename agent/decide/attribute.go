@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Who has which part of a card's traffic: on links by the bytes that each says it copied, held against the card's counter;
+// in DRAM by what its counter shows while each is active (regress.go).
+
+package decide
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+const (
+	claimsOver  = 1.3  // claims above the counter by this factor are not to be believed
+	someTraffic = 0.05 // of what a link can do, above which the rest has to be explained
+	chief       = 0.4  // part of the others' traffic that makes one of them the antagonist
+)
+
+// shares is how the traffic on a resource is split, as one slice sees it. Parts are of the whole traffic.
+type shares struct {
+	known      bool
+	why        string // not known, or not surer
+	own        float64
+	others     float64
+	antagonist string
+	confidence float64
+}
+
+// cardShares is how all traffic of a card is split at the end of a period.
+type cardShares struct {
+	card   *cardTraffic
+	policy *ContentionPolicy
+	ratio  [metered]float64 // of what the card can do
+	links  [metered]linkShares
+	dram   dramShares
+}
+
+// linkShares is who copied how much in one direction. Rates are in bytes per second.
+type linkShares struct {
+	direction  int
+	device     float64 // by the card's counter, less what that shows of itself
+	claimed    float64
+	counted    bool    // the card's counter is known
+	residual   float64 // nobody's
+	confidence float64
+	refused    string // why nobody is to blame; "": nothing against it
+}
+
+// attribute splits the traffic of a card.
+func (c *cardTraffic) attribute(now time.Duration, policy *ContentionPolicy) *cardShares {
+	made := &cardShares{card: c, policy: policy}
+	for on := onDRAM; on < metered; on++ {
+		made.ratio[on], _ = c.ratio(on, policy)
+	}
+	made.links[onRX] = c.splitLink(onRX, int(monitor.HostToDevice), policy)
+	made.links[onTX] = c.splitLink(onTX, int(monitor.DeviceToHost), policy)
+	made.dram = c.splitDRAM(now, policy)
+	return made
+}
+
+// splitLink holds claims against the card's counter.
+func (c *cardTraffic) splitLink(on, direction int, policy *ContentionPolicy) linkShares {
+	counter := c.counterOf(on)
+	made := linkShares{direction: direction, counted: counter.knownAt(c.looked), confidence: 0.5}
+	for i := range c.slices {
+		made.claimed += c.slices[i].share[direction]
+	}
+	if !made.counted {
+		return made
+	}
+	made.device = max(0, counter.slow-policy.Floor)
+	made.residual = max(0, made.device-made.claimed)
+	some := max(policy.Floor, someTraffic*c.achievable(on, policy))
+	switch {
+	case made.device > some && made.residual > policy.Residual*made.device:
+		made.refused = fmt.Sprintf("%.0f %% of the traffic is none of the copies that are known", 100*made.residual/made.device)
+	case made.claimed > some && made.claimed > claimsOver*counter.slow:
+		made.refused = "containers say that they copied more than the card's counter shows"
+	}
+	made.confidence = 1 - made.residual/max(made.device, 1)
+	if made.refused != "" {
+		made.confidence = 0
+	}
+	return made
+}
+
+// sharesOf is how the traffic on a resource is split, as a slice sees it.
+func (t *cardShares) sharesOf(on, index int) shares {
+	if on == onDRAM {
+		return t.dram.sharesOf(t.card.slices, index)
+	}
+	l := &t.links[on]
+	if !l.counted {
+		return shares{why: "the card's counter is not known"}
+	}
+	if l.refused != "" {
+		return shares{why: l.refused}
+	}
+	all := max(l.device, l.claimed)
+	if all <= 0 {
+		return shares{known: true}
+	}
+	return splitBy(t.card.slices, index, all, l.confidence, func(i int) float64 {
+		return t.card.slices[i].share[l.direction]
+	})
+}
+
+// splitBy is how traffic is split as one slice sees it, by what each has of all.
+func splitBy(slices []sliceTraffic, index int, all, confidence float64, of func(int) float64) shares {
+	made := shares{known: true, own: sane(of(index) / all)}
+	others, most := 0.0, 0.0
+	for i := range slices {
+		if i == index {
+			continue
+		}
+		part := of(i)
+		others += part
+		if part > most {
+			most, made.antagonist = part, slices[i].key
+		}
+	}
+	made.others = sane(others / all)
+	if others <= 0 || most < chief*others {
+		made.antagonist = ""
+		return made
+	}
+	made.confidence = sane(confidence * most / others)
+	return made
+}
+
+// describe tells the traffic of the card, and what is nobody's.
+func (t *cardShares) describe(gpu *GPUContention) {
+	c := t.card
+	for _, on := range []int{onRX, onTX} {
+		l := &t.links[on]
+		if !l.counted {
+			continue
+		}
+		can := c.achievable(on, t.policy)
+		gpu.Device = append(gpu.Device, Attributed{Resource: resourceNames[on], Part: partOf(c.counterOf(on).slow, can),
+			BytesRate: c.counterOf(on).slow, Known: true, Confidence: 1})
+		gpu.Unattributed = append(gpu.Unattributed, Attributed{Resource: resourceNames[on], Part: partOf(l.residual, can),
+			BytesRate: l.residual, Known: true, Confidence: 1, Why: l.refused})
+	}
+	t.dram.describe(t, gpu)
+	if c.nvlinkRX.knownAt(c.looked) || c.nvlinkTX.knownAt(c.looked) {
+		rate, claimed := c.nvlinkRX.slow+c.nvlinkTX.slow, 0.0
+		for i := range c.slices {
+			claimed += c.slices[i].share[monitor.PeerToPeer]
+		}
+		gpu.Device = append(gpu.Device, Attributed{Resource: ResourceNVLink, BytesRate: rate, Known: true, Confidence: 1})
+		gpu.Unattributed = append(gpu.Unattributed, Attributed{Resource: ResourceNVLink, BytesRate: max(0, rate-claimed), Known: true,
+			Confidence: 1})
+	}
+}
+
+// partOf is a rate as a part of what can be done.
+func partOf(rate, can float64) float64 {
+	if can <= 0 {
+		return 0
+	}
+	return sane(rate / can)
+}
+
+// of tells the traffic of a slice.
+func (t *cardShares) of(index int, found *SliceContention) {
+	s := &t.card.slices[index]
+	for _, on := range []int{onRX, onTX} {
+		l := &t.links[on]
+		rate := s.share[l.direction]
+		if rate < 1 {
+			continue
+		}
+		made := Attributed{Resource: resourceNames[on], BytesRate: rate, Part: partOf(rate, t.card.achievable(on, t.policy)),
+			Known: l.refused == "", Confidence: l.confidence, Why: l.refused}
+		if !l.counted {
+			made.Why = "the card's own counter is not known"
+		}
+		found.Traffic = append(found.Traffic, made)
+	}
+	t.dram.of(t, index, found)
+	if rate := s.share[monitor.PeerToPeer]; rate >= 1 && t.card.nvlinkRX.known+t.card.nvlinkTX.known > 0 {
+		found.Traffic = append(found.Traffic, Attributed{Resource: ResourceNVLink, BytesRate: rate, Known: true, Confidence: 0.5,
+			Why: "some of it may have gone over PCIe"})
+	}
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// One allocation on one card between looks: how much of everything it used, as it says, and what it lost.
+
+package decide
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+// The resources on which pressure is metered.
+const (
+	onTime = iota
+	onDRAM
+	onRX
+	onTX
+	metered
+)
+
+// resourceNames are in the order of the numbers above.
+var resourceNames = [metered]Resource{ResourceTime, ResourceDRAM, ResourcePCIeRX, ResourcePCIeTX}
+
+// What claims are bounded by.
+const (
+	classesMost  = 32               // that a usage page has
+	overlapMost  = 64               // operations of a class that run at once
+	activityMost = 4                // streams' worth of the card's time
+	longestOp    = 10 * time.Second // an operation that took longer says nothing
+	aheadMost    = 10 * time.Second // most that is lost and not in the averages yet
+	severalFrom  = 1.2              // operations under way at once, with which a slice has several streams
+	dramMost     = 1e14             // bytes per second
+)
+
+// sliceTraffic is what is remembered of an allocation on a card.
+type sliceTraffic struct {
+	key    string
+	first  time.Duration // when it was first seen
+	read   time.Duration // when its traffic was last read; 0: never
+	oldest time.Duration // when its oldest process was first seen
+
+	copies  [monitor.Directions]uint64 // bytes ever
+	stalled time.Duration
+	charged time.Duration
+	waited  time.Duration
+	classes []classTraffic // not changed once they are in a state
+
+	// Since the look before.
+	known    bool    // there are both readings
+	charging bool    // its GPU time is known
+	activity float64 // part of the card's time
+	copied   bool
+	worked   bool                        // it did something, whether or not its GPU time is known
+	rates    [monitor.Directions]float64 // bytes per second
+	before   [monitor.Directions]float64 // of the look before
+	wasAlone bool                        // at the look before nobody else used the card
+	used     float64                     // GPU time ever, in seconds, as far as it was seen
+
+	share    [monitor.Directions]float64 // rates over shareOver
+	busy     float64                     // activity over shareOver
+	pressure [metered]struct{ some, full meter }
+	several  [metered]float64 // operations under way at once, over shareOver
+	period   [metered]lossOf
+	claims   float64 // part that its traffic has of the DRAM's
+}
+
+// lossOf is what happened on a resource since the last period ended.
+type lossOf struct {
+	took    float64 // seconds of operations that can be judged
+	unknown float64 // of those that cannot, because too little is known of their class
+	samples uint64  // least behind a baseline that mattered
+	hushed  bool    // there were looks that prove nothing
+}
+
+// look is one look at a card: what all of its slices did together.
+type look struct {
+	now, passed time.Duration
+	policy      *ContentionPolicy
+	card        *cardTraffic
+	all         use
+	unread      int // slices of which is not known what they did
+}
+
+// add takes in what a slice did.
+func (l *look) add(s *sliceTraffic) {
+	if !s.known {
+		l.unread++
+	}
+	l.all.activity += s.activity
+	for i := range s.rates {
+		l.all.rates[i] += s.rates[i]
+		l.all.before[i] += s.before[i]
+	}
+}
+
+// meetStreams makes the slices for the streams of a look, which are sorted by key: those that are known, and new ones.
+func meetStreams(known []sliceTraffic, streams []monitor.Stream) []sliceTraffic {
+	slices := make([]sliceTraffic, len(streams))
+	for i := range streams {
+		for len(known) > 0 && strings.Compare(known[0].key, streams[i].Key) < 0 {
+			known = known[1:]
+		}
+		if len(known) > 0 && known[0].key == streams[i].Key {
+			slices[i] = known[0]
+			continue
+		}
+		slices[i].key = streams[i].Key
+	}
+	return slices
+}
+
+// count takes in the counters of a slice. Counters that went back have begun anew.
+func (s *sliceTraffic) count(stream *monitor.Stream, now, passed time.Duration) {
+	if s.first == 0 || now < s.first {
+		s.first = now
+	}
+	s.known, s.activity, s.copied, s.worked = false, 0, false, false
+	s.before, s.rates = s.rates, [monitor.Directions]float64{}
+	s.busy = fade(s.busy, 0, passed, shareOver)
+	if !stream.Known {
+		s.charging = false
+		return
+	}
+	since := now - s.read
+	s.known = s.read > 0 && since > 0 && since <= gapMost
+	s.read = now
+	if stream.Started > 0 && stream.Started <= now {
+		s.oldest = stream.Started
+	} else {
+		s.oldest = s.first
+	}
+	for i := range s.copies {
+		bytes := stream.Copies[i].Bytes
+		if s.known && bytes > s.copies[i] {
+			most := mostLink
+			if i == int(monitor.DeviceToDevice) {
+				most = dramMost
+			}
+			s.rates[i] = min(float64(bytes-s.copies[i])/since.Seconds(), most)
+			s.copied = true
+		}
+		s.copies[i] = bytes
+		s.share[i] = fade(s.share[i], s.rates[i], passed, shareOver)
+	}
+	charged := max(0, stream.Charged)
+	s.charging = stream.Charged > 0 || stream.Share > 0
+	if s.known && charged > s.charged {
+		s.activity = min((charged-s.charged).Seconds()/since.Seconds(), activityMost)
+		s.used += s.activity * since.Seconds()
+	}
+	s.busy += s.activity * (1 - math.Exp(-float64(passed)/float64(shareOver)))
+	waited, stalled := max(0, stream.Waited), max(0, stream.Stalls.Time)
+	if s.known {
+		s.wait(max(0, waited-s.waited), max(0, stalled-s.stalled), since)
+	}
+	s.worked = s.copied || s.activity > 0 || s.known && stalled > s.stalled
+	s.charged, s.waited, s.stalled = charged, waited, stalled
+}
+
+// wait takes in what was lost waiting for a turn: launches that were kept waiting, or calls that waited for the card for
+// longer than it worked for them, which has the former in it. It is all of the slice's progress as far as the card did
+// nothing for it meanwhile.
+func (s *sliceTraffic) wait(waited, stalled, since time.Duration) {
+	idle := max(0, stalled.Seconds()-s.activity*since.Seconds())
+	some := min(max(waited.Seconds(), idle), since.Seconds())
+	full := min(some, max(0, 1-s.activity)*since.Seconds())
+	s.pressure[onTime].some.lose(seconds(some))
+	s.pressure[onTime].full.lose(seconds(full))
+}
+
+func seconds(value float64) time.Duration { return time.Duration(value * float64(time.Second)) }
+
+// use is what slices did since the look before.
+type use struct {
+	activity float64
+	copying  float64 // bytes per second in all
+	rates    [monitor.Directions]float64
+	before   [monitor.Directions]float64 // of the look before
+}
+
+// others is what all but one slice did.
+func (l *look) others(s *sliceTraffic) use {
+	found := use{activity: max(0, l.all.activity-s.activity)}
+	for i := range found.rates {
+		found.rates[i] = max(0, l.all.rates[i]-s.rates[i])
+		found.before[i] = max(0, l.all.before[i]-s.before[i])
+		found.copying += found.rates[i]
+	}
+	return found
+}
+
+// judge takes in the samples of a slice's operations, in the light of what all did.
+func (s *sliceTraffic) judge(stream *monitor.Stream, l *look) {
+	if !s.known && stream.Known {
+		s.classes = meetClasses(s.classes, stream.Classes)
+		return
+	}
+	if !stream.Known {
+		return
+	}
+	others := l.others(s)
+	foreign := 0.0
+	if l.card.busyPart.knownAt(l.now) {
+		foreign = l.card.busyPart.last - l.all.activity
+	}
+	alone := l.unread == 0 && others.activity <= aloneUse && others.copying <= l.policy.Floor && foreign < foreignUse
+	light := classLight{look: l, alone: alone && s.wasAlone, young: l.now-s.oldest < l.policy.Young,
+		cold: l.now-s.oldest < l.policy.ColdFor, slow: l.card.throttle != 0, active: l.active(others)}
+	light.squeeze()
+	s.wasAlone = alone
+	var found [metered]loss
+	s.classes = measureClasses(s.classes, stream.Classes, &light, &found)
+	for on := onDRAM; on < metered; on++ {
+		s.lose(on, &found[on], &light)
+	}
+}
+
+// activity is on what others are active.
+type activity struct {
+	rx, tx          bool
+	kernels, copies bool // in DRAM, so that they are in the way of kernels, and of copies within the card
+}
+
+// on says whether operations of a kind have others in their way.
+func (a activity) on(kind monitor.OperationKind) bool {
+	switch kind {
+	case monitor.OperationHostToDevice:
+		return a.rx
+	case monitor.OperationDeviceToHost:
+		return a.tx
+	case monitor.OperationDeviceCopy:
+		return a.copies
+	}
+	return a.kernels
+}
+
+// active says on what others are active: on links with copies, in this look or, as a copy is counted before it is done, in
+// the one before. In DRAM kernels of others are in the way of kernels only where they run at once; copies within the card
+// always are.
+func (l *look) active(others use) activity {
+	on := func(direction, resource int) bool {
+		return max(others.rates[direction], others.before[direction]) > max(l.policy.Floor, linkUse*l.card.achievable(resource, l.policy))
+	}
+	copies := max(others.rates[monitor.DeviceToDevice], others.before[monitor.DeviceToDevice]) > copiesUse
+	kernels := others.activity > otherUse
+	found := activity{rx: on(int(monitor.HostToDevice), onRX), tx: on(int(monitor.DeviceToHost), onTX)}
+	switch l.card.sharing {
+	case monitor.SharingMPS:
+		found.kernels, found.copies = kernels || copies, kernels || copies
+	case monitor.SharingTimeSliced:
+		found.kernels, found.copies = copies, kernels || copies
+	}
+	return found
+}
+
+// lose meters what was lost on a resource.
+func (s *sliceTraffic) lose(on int, found *loss, light *classLight) {
+	period := &s.period[on]
+	period.took += found.took
+	period.unknown += found.unknown
+	if found.lost > 0 && (period.samples == 0 || found.samples < period.samples) {
+		period.samples = found.samples
+	}
+	stretch := light.passed.Seconds() + found.longest
+	if stretch <= 0 {
+		return
+	}
+	atOnce := found.took / stretch
+	s.several[on] = fade(s.several[on], atOnce, light.passed, shareOver)
+	if light.slow || light.young {
+		period.hushed = true
+		return
+	}
+	if found.lost <= 0 {
+		return
+	}
+	some, full := found.pressure(stretch, light.policy.Engines)
+	s.pressure[on].some.loseAtMost(seconds(some))
+	s.pressure[on].full.loseAtMost(seconds(full))
+}
+
+// loseAtMost takes in what was lost, but not more than can be in the averages soon.
+func (m *meter) loseAtMost(lost time.Duration) { m.lose(min(lost, m.sampled+aheadMost-m.total)) }
