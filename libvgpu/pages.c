@@ -8,6 +8,7 @@
 
 #include <errno.h>
 
+#include "core/page.h"
 #include "core/sys.h"
 #include "modules.h"
 #include "log.h"
@@ -189,21 +190,24 @@ int vgpu_pages_open(struct vgpu_pages *pages) {
   return 0;
 }
 
-/* Opens, and where it is new makes, the usage file of CUDA_DEVICE_MEMORY_SHARED_CACHE. */
+/* Opens, and where it is new makes, the usage file of CUDA_DEVICE_MEMORY_SHARED_CACHE. One that an older library made, which
+ * others may be using, stays as it is: its size says so. */
 static void *map_shared_cache(const char *path, size_t *bytes, int *file) {
   int flags = VGPU_O_RDWR | VGPU_O_CREAT | VGPU_O_CLOEXEC | VGPU_O_NOFOLLOW | VGPU_O_NONBLOCK;
   long fd = vgpu_sys_openat(VGPU_AT_FDCWD, path, flags, 0600);
   if (fd < 0) return (void *)fd;
   vgpu_syscall2(__NR_flock, fd, LOCK_EXCLUSIVE); /* the kernel takes it back when its holder dies */
   long size = vgpu_sys_lseek((int)fd, 0, SEEK_TO_END);
-  size_t wanted = vgpu_usage_page_bytes(VGPU_MAX_DEVICES);
+  bool is_older = size == (long)vgpu_usage_page_bytes(VGPU_MAX_DEVICES, VGPU_ABI_NO_TRAFFIC);
+  size_t wanted = vgpu_usage_page_bytes(VGPU_MAX_DEVICES, is_older ? VGPU_ABI_NO_TRAFFIC : VGPU_ABI_VERSION);
   long result = size == 0 ? vgpu_syscall4(__NR_fallocate, fd, 0, 0, (long)wanted) : 0;
   if (result == -EOPNOTSUPP) result = vgpu_sys_ftruncate((int)fd, (long)wanted);
   void *mapping = (void *)(result != 0 ? result : (long)-EINVAL);
   if (result == 0 && (size == 0 || size == (long)wanted)) {
     mapping = vgpu_sys_mmap(NULL, wanted, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED, (int)fd, 0);
     /* Also where somebody was killed between making the file and writing its header: it is still all zero. */
-    if (!is_error(mapping) && *(uint64_t *)mapping == 0) vgpu_usage_init(mapping, VGPU_MAX_DEVICES);
+    bool is_empty = !is_error(mapping) && *(uint64_t *)mapping == 0;
+    if (is_empty) vgpu_usage_repair(mapping, VGPU_MAX_DEVICES, is_older ? VGPU_ABI_NO_TRAFFIC : VGPU_ABI_VERSION);
   }
   vgpu_syscall2(__NR_flock, fd, LOCK_RELEASE); /* a mapping keeps the lock beyond close */
   *file = (int)fd;
@@ -232,7 +236,7 @@ struct vgpu_book *vgpu_pages_barred(struct vgpu_pages *pages) {
     struct vgpu_limits_page page;
     uint8_t bytes[VGPU_LIMITS_PAGE_BYTES];
   } limits;
-  size_t bytes = vgpu_usage_page_bytes(1);
+  size_t bytes = vgpu_usage_page_bytes(1, VGPU_ABI_VERSION);
   if (pages->barred.limits) return &pages->barred;
   void *usage =
       vgpu_sys_mmap(NULL, bytes, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED | VGPU_MAP_ANONYMOUS, -1, 0);
@@ -250,7 +254,7 @@ void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environme
     struct vgpu_limits_page page;
     uint8_t bytes[VGPU_LIMITS_PAGE_BYTES];
   } limits;
-  size_t usage_bytes = vgpu_usage_page_bytes(VGPU_MAX_DEVICES);
+  size_t usage_bytes = vgpu_usage_page_bytes(VGPU_MAX_DEVICES, VGPU_ABI_VERSION);
   int file = -1;
   void *usage;
   begin_limits(&limits.page, VGPU_MAX_DEVICES);
@@ -263,6 +267,9 @@ void vgpu_pages_standalone(struct vgpu_pages *pages, const struct vgpu_environme
   pages->is_standalone = true;
   if (environment->shared_cache && *environment->shared_cache) {
     usage = map_shared_cache(environment->shared_cache, &usage_bytes, &file);
+    if (usage_bytes != vgpu_usage_page_bytes(VGPU_MAX_DEVICES, VGPU_ABI_VERSION)) {
+      limits.page.abi_version = VGPU_ABI_NO_TRAFFIC;
+    }
   } else {
     usage =
         vgpu_sys_mmap(NULL, usage_bytes, VGPU_PROT_READ | VGPU_PROT_WRITE, VGPU_MAP_SHARED | VGPU_MAP_ANONYMOUS, -1, 0);

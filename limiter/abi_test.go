@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// The layout of ABI version 2, written down a second time as plain numbers, and one pair of pages of that version on
-// disk: today's code has to read what the code of that version wrote. A change that fails here needs a new version.
+// The layout of ABI versions 2 and 3, written down a second time as plain numbers, and a pair of pages of each on disk:
+// today's code has to read what the code of that version wrote. A change that fails here needs a new version.
 
 package limiter_test
 
@@ -89,9 +89,77 @@ func usageV2() []byte {
 	return lay(151552, puts, nil)
 }
 
+// limitsV3 is the same of version 3.
+func limitsV3() []byte {
+	p := limitsV2()
+	p[8] = 3
+	return p
+}
+
+// usageV3 is that of version 2 with traffic books behind it: the second device has copied, waited, and keeps a class of
+// kernels that has just begun; a class of copies that has gone round its ring; one that is being replaced; and one of a
+// kind that nobody knows.
+func usageV3() []byte {
+	const second, classes, classBytes = 151552 + 5120, 151552 + 5120 + 384, 192
+	p := lay(163840, []put{
+		{second, 8, 3}, {second + 8, 8, 3 << 20}, {second + 64, 8, 4}, {second + 72, 8, 4 << 20}, {second + 128, 8, 5},
+		{second + 136, 8, 5 << 20}, {second + 192, 8, 6}, {second + 200, 8, 6 << 20}, {second + 256, 8, 7}, {second + 264, 8, 7000},
+		{classes, 8, 11}, {classes + 16, 8, 99}, {classes + 24, 8, 98}, {classes + 32, 4, 1}, {classes + 40, 8, 2},
+		{classes + 48, 8, 32}, {classes + 64, 8, 4000}, {classes + 72, 4, 100}, {classes + 76, 4, 150}, {classes + 184, 8, 11},
+		{classes + classBytes, 8, 12}, {classes + classBytes + 32, 4, 3}, {classes + classBytes + 40, 8, 29},
+		{classes + classBytes + 48, 8, 30}, {classes + classBytes + 56, 8, 29 << 20}, {classes + classBytes + 64, 8, 29000},
+		{classes + classBytes + 184, 8, 12},
+		{classes + 2*classBytes, 8, 13}, {classes + 2*classBytes + 32, 4, 1}, {classes + 2*classBytes + 40, 8, 9},
+		{classes + 2*classBytes + 184, 8, 14},
+		{classes + 3*classBytes, 8, 15}, {classes + 3*classBytes + 32, 4, 6}, {classes + 3*classBytes + 40, 8, 9},
+		{classes + 3*classBytes + 184, 8, 15},
+	}, nil)
+	copy(p, usageV2())
+	binary.LittleEndian.PutUint32(p[8:], 3)
+	binary.LittleEndian.PutUint32(p[12:], 163840)
+	for i := range uint32(28) {
+		binary.LittleEndian.PutUint32(p[classes+classBytes+72+4*i:], 1000+i)
+	}
+	return p
+}
+
+func TestTrafficOfGoldenPages(t *testing.T) {
+	reader, err := limiter.OpenTraffic(filepath.Join("testdata", "pages", "v3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	got, err := reader.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ring []time.Duration
+	for i := range 28 {
+		ring = append(ring, time.Duration(1000+(i+1)%28)*16)
+	}
+	want := []limiter.Traffic{{UUID: "GPU-one", Classes: []limiter.TrafficClass{}}, {UUID: "MIG-two",
+		Copies: [limiter.Directions]limiter.Count{{Calls: 3, Bytes: 3 << 20}, {Calls: 4, Bytes: 4 << 20},
+			{Calls: 5, Bytes: 5 << 20}, {Calls: 6, Bytes: 6 << 20}},
+		Stalls: 7, Stalled: 7000,
+		Classes: []limiter.TrafficClass{
+			{ID: 11, Kind: limiter.ClassKernel, Samples: 2, Operations: 32, Time: 4000, Recent: []time.Duration{1600, 2400}},
+			{ID: 12, Kind: limiter.ClassHostToDevice, Samples: 29, Operations: 30, Bytes: 29 << 20, Time: 29000, Recent: ring},
+		}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("traffic (-want +got):\n%s", diff)
+	}
+}
+
+// TestGoldenPages: pages of version 2, of a container that has run on since an older agent made them, say the same as those
+// of today, but for the traffic books, which are not there.
 func TestGoldenPages(t *testing.T) {
-	golden := filepath.Join("testdata", "pages", "v2")
-	for name, want := range map[string][]byte{limiter.LimitsFile: limitsV2(), limiter.UsageFile: usageV2()} {
+	t.Run("v2", func(t *testing.T) { checkGolden(t, "v2", limitsV2(), usageV2()) })
+	t.Run("v3", func(t *testing.T) { checkGolden(t, "v3", limitsV3(), usageV3()) })
+}
+
+func checkGolden(t *testing.T, version string, limitsPage, usagePage []byte) {
+	golden := filepath.Join("testdata", "pages", version)
+	for name, want := range map[string][]byte{limiter.LimitsFile: limitsPage, limiter.UsageFile: usagePage} {
 		path := filepath.Join(golden, name)
 		if *update {
 			if err := os.WriteFile(path, want, 0o644); err != nil {
@@ -106,7 +174,7 @@ func TestGoldenPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantLimits := limiter.Limits{Key: "a1b2c3d4", Epoch: 5, Frozen: limiter.DamageCut, Devices: []limiter.Device{
+	wantLimits := limiter.Limits{Key: "a1b2c3d4", Epoch: 5, Frozen: limiter.DamageCut, NoTraffic: version == "v2", Devices: []limiter.Device{
 		{UUID: "GPU-one", SliceCount: 1, MemoryLimitBytes: 8000 * mib,
 			Compute: limiter.Compute{Mode: limiter.ComputeHard, SharePPM: 250000, CeilingPPM: 250000}},
 		{UUID: "MIG-two", SliceCount: 3, MemoryLimitBytes: 24000 * mib,
@@ -129,10 +197,10 @@ func TestGoldenPages(t *testing.T) {
 	}
 }
 
-// TestPagesAsWritten: what today's code writes is what version 2 says.
+// TestPagesAsWritten: what today's code writes is what version 3 says.
 func TestPagesAsWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pages")
-	limits, err := limiter.ReadLimits(filepath.Join("testdata", "pages", "v2"))
+	limits, err := limiter.ReadLimits(filepath.Join("testdata", "pages", "v2")) // new pages are of the newest version
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +215,7 @@ func TestPagesAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := limitsV2()
+	want := limitsV3()
 	want[64], want[68] = 0, 0 // new pages are neither frozen nor steered
 	copy(want[128+128+32:], got[128+128+32:128+128+40])
 	copy(want[320+128:], make([]byte, 64)) // the rate begins at the share, now
@@ -155,13 +223,13 @@ func TestPagesAsWritten(t *testing.T) {
 	copy(want[320+128+32:], got[320+128+32:320+128+40])
 	want[320+92] = 1
 	if !bytes.Equal(got, want) {
-		t.Error("the limits page differs from that of version 2")
+		t.Error("the limits page differs from that of version 3")
 	}
 	usage, err := os.ReadFile(filepath.Join(dir, limiter.UsageFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	header := usageV2()[:64]
+	header := usageV3()[:64]
 	header[24] = 1 // slot_high_water
 	if !bytes.Equal(usage[:64], header) {
 		t.Errorf("header of the usage page: % x", usage[:64])
@@ -195,6 +263,66 @@ func TestCoreIsWatched(t *testing.T) {
 		if err != nil || !bytes.Contains(text, []byte(`#include "`+file+`"`)) {
 			t.Errorf("core_%s does not compile %s: %v", name, file, err)
 		}
+	}
+}
+
+// TestPagesWithoutTrafficBooks: a container that was made before there were traffic books is measured, steered, restored and
+// frozen as ever, in pages that stay as its library knows them; of its traffic nothing is known.
+func TestPagesWithoutTrafficBooks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "pages", "v2"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limiter.OpenTraffic(dir); !errors.Is(err, limiter.ErrVersion) {
+		t.Errorf("%v, want ErrVersion", err)
+	}
+	steering, err := limiter.OpenSteering(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer steering.Close()
+	meters, err := steering.Meter(0)
+	if err != nil || meters[1].Launches != 500 {
+		t.Errorf("%+v, %v", meters, err)
+	}
+	rate := limiter.Rate{PPM: 600_000, ScalePPM: limiter.PPM}
+	if err := steering.Publish(1, rate, limiter.MonotonicNow()); err != nil || steering.Rate(1) != rate {
+		t.Errorf("%+v, %v", steering.Rate(1), err)
+	}
+	usage := filepath.Join(dir, limiter.UsageFile)
+	if err := os.Truncate(usage, 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := limiter.RestoreUsage(dir); err != nil {
+		t.Fatal(err)
+	}
+	if size := fileSize(t, usage); size != 151552 {
+		t.Errorf("restored to %d bytes", size)
+	}
+	if _, err := limiter.ReadUsage(dir); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(usage); err != nil {
+		t.Fatal(err)
+	}
+	if err := limiter.RestoreUsage(dir); err != nil {
+		t.Fatal(err)
+	}
+	if made, err := os.ReadFile(usage); err != nil || len(made) != 151552 || made[8] != 2 {
+		t.Errorf("made anew: %d bytes of version %d, %v", len(made), made[8], err)
+	}
+	book := openBook(t, dir)
+	if err := book.Reserve(0, limiter.KindDevice, 9000*mib); !errors.Is(err, limiter.ErrTampered) { // frozen, as it came
+		t.Errorf("reserve in a frozen allocation: %v", err)
+	}
+	if _, err := limiter.RaiseEpoch(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := book.Reserve(0, limiter.KindDevice, 1000*mib); err != nil {
+		t.Error(err)
+	}
+	if err := book.Reserve(0, limiter.KindDevice, 7001*mib); !errors.Is(err, limiter.ErrOverLimit) {
+		t.Errorf("beyond the limit: %v", err)
 	}
 }
 

@@ -65,7 +65,7 @@ func OpenBook(dir string) (_ *Book, err error) {
 		return nil, err
 	}
 	defer usageFile.Close()
-	size := usagePageBytes(len(l.Devices))
+	size := usagePageBytes(l)
 	if got, err := fileSize(usageFile); err != nil || got != int64(size) {
 		return nil, errors.Join(err, &TamperError{damageBySize(got, size), fmt.Sprintf("usage has %d bytes, not %d", got, size)})
 	}

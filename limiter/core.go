@@ -124,7 +124,18 @@ func newPage(size int) page { return make(page, (size+7)/8) }
 // bytes shows the page as bytes; they share the memory.
 func (p page) bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&p[0])), len(p)*8) }
 
-func usagePageBytes(devices int) int { return int(C.vgpu_usage_page_bytes(C.uint32_t(devices))) }
+// version is that of the pages: an older one than today's for a container that runs on since an older agent made them.
+func (l Limits) version() C.uint32_t {
+	if l.NoTraffic {
+		return C.VGPU_ABI_NO_TRAFFIC
+	}
+	return C.VGPU_ABI_VERSION
+}
+
+// usagePageBytes is the size of the usage page beside a limits page.
+func usagePageBytes(l Limits) int {
+	return int(C.vgpu_usage_page_bytes(C.uint32_t(len(l.Devices)), l.version()))
+}
 
 // textPointer is for a C function that reads n bytes of text; text may be empty.
 func textPointer(text string) (*C.uint8_t, C.size_t) {
@@ -173,7 +184,8 @@ func parseLimits(p page, size int) (Limits, error) {
 		return Limits{}, err
 	}
 	l := Limits{Key: text(unsafe.Slice((*byte)(&c.allocation_key[0]), maxKeyBytes)), Epoch: uint32(c.epoch),
-		Frozen: Damage(c.frozen), MemoryOnly: c.abi_version == C.VGPU_ABI_NO_COMPUTE}
+		Frozen: Damage(c.frozen), MemoryOnly: c.abi_version == C.VGPU_ABI_NO_COMPUTE,
+		NoTraffic: c.abi_version == C.VGPU_ABI_NO_TRAFFIC}
 	for i := range uint32(c.device_count) {
 		var v C.struct_vgpu_limits_view
 		if err := codeError(C.vgpu_limits_read(c, C.uint32_t(i), &v)); err != nil {
@@ -213,26 +225,27 @@ func freeze(mapped []byte, why Damage) {
 }
 
 // buildUsage lays out an empty usage page.
-func buildUsage(devices int) page {
-	p := newPage(usagePageBytes(devices))
-	C.vgpu_usage_init(unsafe.Pointer(&p[0]), C.uint32_t(devices))
+func buildUsage(l Limits) page {
+	p := newPage(usagePageBytes(l))
+	repairUsage(p, l)
 	return p
 }
 
 // repairUsage puts the header of a private copy of a usage page right.
-func repairUsage(p page, devices int) {
-	C.vgpu_usage_repair(unsafe.Pointer(&p[0]), C.uint32_t(devices))
+func repairUsage(p page, l Limits) {
+	C.vgpu_usage_repair(unsafe.Pointer(&p[0]), C.uint32_t(len(l.Devices)), l.version())
 }
 
 // isUsageHead tells whether the header in a private copy of a usage page's head holds.
-func isUsageHead(head page, devices int) bool {
-	return C.vgpu_usage_check(unsafe.Pointer(&head[0]), C.size_t(usagePageBytes(devices)), C.uint32_t(devices)) == 0
+func isUsageHead(head page, l Limits) bool {
+	return C.vgpu_usage_check(unsafe.Pointer(&head[0]), C.size_t(usagePageBytes(l)), C.uint32_t(len(l.Devices)),
+		l.version()) == 0
 }
 
 // parseUsage reads a private copy of a usage page beside one of its limits page. Every byte of it is hostile.
 func parseUsage(p, limits page, l Limits, now time.Duration) (Usage, error) {
 	c := (*C.struct_vgpu_usage_page)(unsafe.Pointer(&p[0]))
-	if C.vgpu_usage_check(unsafe.Pointer(c), C.size_t(len(p)*8), C.uint32_t(len(l.Devices))) != 0 {
+	if C.vgpu_usage_check(unsafe.Pointer(c), C.size_t(len(p)*8), C.uint32_t(len(l.Devices)), l.version()) != 0 {
 		return Usage{}, &TamperError{DamageHeader, "the header of the usage page is not the one it was created with"}
 	}
 	var u Usage

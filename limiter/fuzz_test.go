@@ -45,7 +45,7 @@ func FuzzUsagePage(f *testing.F) {
 		if err := honest.Reserve(0, limiter.KindDevice, 600); err != nil {
 			t.Fatal(err)
 		}
-		tamper(t, path, patch, int64(offset)%86016, int64(grow)%100000)
+		tamper(t, path, patch, int64(offset)%94208, int64(grow)%100000)
 		checkUsage(t, dir)
 		if grow >= 0 {
 			checkBook(t, honest, 600, limit)

@@ -235,8 +235,8 @@ func TestVersionAndDamage(t *testing.T) {
 		want   error
 	}{
 		"magic":        {0, 1, limiter.ErrTampered},
-		"version":      {8, 4096<<32 | 3, limiter.ErrVersion},
-		"page bytes":   {8, 4095<<32 | 2, limiter.ErrTampered},
+		"version":      {8, 4096<<32 | 4, limiter.ErrVersion},
+		"page bytes":   {8, 4095<<32 | 3, limiter.ErrTampered},
 		"device count": {16, 1<<32 | 17, limiter.ErrTampered},
 		"no device":    {16, 1 << 32, limiter.ErrTampered},
 		"half written": {192, 1<<32 | 1, limiter.ErrTampered},
@@ -251,7 +251,7 @@ func TestVersionAndDamage(t *testing.T) {
 				t.Errorf("ReadUsage: %v, want %v", err, c.want)
 			}
 			if b, err := limiter.OpenBook(dir); !errors.Is(err, c.want) {
-				t.Errorf("OpenBook: %v, %v, want %v", b, err, c.want)
+				t.Errorf("OpenBook: %v, %v, want %v", b != nil, err, c.want)
 			}
 		})
 	}

@@ -60,6 +60,9 @@ type Limits struct {
 	// MemoryOnly: pages of a container that was made before there was a compute book. Its library limits memory, and its
 	// usage page is laid out otherwise. Create ignores it.
 	MemoryOnly bool
+	// NoTraffic: pages of a container that was made before there were traffic books; all else is as it is today. Create
+	// ignores it.
+	NoTraffic bool
 }
 
 // Names of the two files in the directory of an allocation.
@@ -142,7 +145,7 @@ func Create(dir string, l Limits) (err error) {
 			err = errors.Join(err, Remove(temp))
 		}
 	}()
-	if err := fillDirectory(temp, limits, buildUsage(len(l.Devices))); err != nil {
+	if err := fillDirectory(temp, limits, buildUsage(Limits{Devices: l.Devices})); err != nil {
 		return fmt.Errorf("create pages: %w", err)
 	}
 	if err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE); err != nil {

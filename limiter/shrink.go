@@ -37,7 +37,7 @@ func shrinkUsage(dir string) (bool, error) {
 		return false, err
 	}
 	defer file.Close()
-	want := int64(usagePageBytes(len(l.Devices)))
+	want := int64(usagePageBytes(l))
 	size, err := fileSize(file)
 	if err != nil || size <= want {
 		return false, err

@@ -149,7 +149,7 @@ func (s *Steering) readHead() error {
 	if errors.Is(err, io.EOF) {
 		return &TamperError{DamageCut, UsageFile + " is shorter than its head"}
 	}
-	if err == nil && !isUsageHead(s.head, len(s.limits.Devices)) {
+	if err == nil && !isUsageHead(s.head, s.limits) {
 		return &TamperError{DamageHeader, "the header of the usage page is not the one it was created with"}
 	}
 	return err

@@ -37,7 +37,7 @@ func TestTampering(t *testing.T) {
 		"truncated":       {truncate(4096), true},
 		"one byte less":   {truncate(53247), true},
 		"grown":           {truncate(1 << 22), true},
-		"zeroed":          {func(p string) error { return errors.Join(os.Truncate(p, 0), os.Truncate(p, 86016)) }, true},
+		"zeroed":          {func(p string) error { return errors.Join(os.Truncate(p, 0), os.Truncate(p, 94208)) }, true},
 		"unreadable":      {func(p string) error { return errors.Join(os.Truncate(p, 0), os.Chmod(p, 0)) }, true},
 		"a link":          {replace(func(p string) error { return os.Symlink("/etc/passwd", p) }), false},
 		"a dangling link": {replace(func(p string) error { return os.Symlink("nowhere", p) }), false},
@@ -63,7 +63,7 @@ func TestTampering(t *testing.T) {
 				t.Fatal(err)
 			}
 			u := readUsage(t, dir)
-			if info, err := os.Lstat(path); err != nil || info.Size() != 86016 || info.Mode() != 0o666 {
+			if info, err := os.Lstat(path); err != nil || info.Size() != 94208 || info.Mode() != 0o666 {
 				t.Errorf("restored page: %v, %v", info, err)
 			}
 			if !c.keeps {
@@ -218,7 +218,7 @@ func overwriteZeros(path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(make([]byte, 86016))
+	_, err = file.Write(make([]byte, 94208))
 	return errors.Join(err, file.Close())
 }
 

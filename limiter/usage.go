@@ -75,7 +75,7 @@ func readUsage(handle *os.File) (Usage, error) {
 		return Usage{}, err
 	}
 	defer file.Close()
-	p := newPage(usagePageBytes(len(l.Devices)))
+	p := newPage(usagePageBytes(l))
 	head := p.bytes()[:usageHeaderBytes+len(l.Devices)*usageTotalBytes]
 	again := make([]byte, len(head))
 	var grown *TamperError
@@ -131,17 +131,17 @@ func restoreUsage(dir string) error {
 	}
 	file, err := openFile(handle, UsageFile, unix.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrTampered) {
-		return replaceUsage(handle, len(l.Devices))
+		return replaceUsage(handle, l)
 	}
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	return repairFile(file, len(l.Devices))
+	return repairFile(file, l)
 }
 
 // replaceUsage puts a new page where there is none, or none that can be one.
-func replaceUsage(handle *os.File, devices int) error {
+func replaceUsage(handle *os.File, l Limits) error {
 	fd := int(handle.Fd())
 	for _, name := range []string{usageTemp, UsageFile} {
 		err := unix.Unlinkat(fd, name, 0)
@@ -152,7 +152,7 @@ func replaceUsage(handle *os.File, devices int) error {
 			return &fs.PathError{Op: "unlink", Path: name, Err: err}
 		}
 	}
-	if err := createFile(handle, usageTemp, 0o666, buildUsage(devices).bytes()); err != nil {
+	if err := createFile(handle, usageTemp, 0o666, buildUsage(l).bytes()); err != nil {
 		return err
 	}
 	if err := unix.Renameat(fd, usageTemp, fd, UsageFile); err != nil {
@@ -163,8 +163,8 @@ func replaceUsage(handle *os.File, devices int) error {
 
 // repairFile puts size, mode and header right. It writes slot_high_water only where that cannot hold: processes raise
 // it at any time, and an older value written over theirs would hide a slot.
-func repairFile(file *os.File, devices int) error {
-	p := newPage(usagePageBytes(devices))
+func repairFile(file *os.File, l Limits) error {
+	p := newPage(usagePageBytes(l))
 	size, err := fileSize(file)
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func repairFile(file *os.File, devices int) error {
 		return err
 	}
 	before := bytes.Clone(p.bytes()[:usageHeaderBytes])
-	repairUsage(p, devices)
+	repairUsage(p, l)
 	after := p.bytes()[:usageHeaderBytes]
 	for _, part := range [][2]int{{highWaterOffset, highWaterEnd}, {highWaterEnd, usageHeaderBytes}, {0, highWaterOffset}} {
 		from, to := part[0], part[1]

@@ -113,7 +113,7 @@ int vgpu_limits_check(const void *memory, size_t bytes) {
   if (vgpu_load(&page->magic) != VGPU_LIMITS_MAGIC) {
     return -EPROTO;
   }
-  if (page->abi_version != VGPU_ABI_VERSION && page->abi_version != VGPU_ABI_NO_COMPUTE) {
+  if (page->abi_version < VGPU_ABI_NO_COMPUTE || page->abi_version > VGPU_ABI_VERSION) {
     return -ENOTSUP;
   }
   bool sane =
@@ -157,18 +157,21 @@ int vgpu_limits_read(const struct vgpu_limits_page *page, uint32_t device, struc
 }
 
 void vgpu_usage_init(void *usage, uint32_t device_count) {
-  vgpu_usage_repair(usage, device_count);
+  vgpu_usage_repair(usage, device_count, VGPU_ABI_VERSION);
 }
 
-int vgpu_usage_check(const void *memory, size_t bytes, uint32_t device_count) {
+int vgpu_usage_check(const void *memory, size_t bytes, uint32_t device_count, uint32_t version) {
   const struct vgpu_usage_page *page = memory;
-  if (device_count == 0 || device_count > VGPU_MAX_DEVICES || bytes != vgpu_usage_page_bytes(device_count)) {
+  if (version < VGPU_ABI_NO_TRAFFIC || version > VGPU_ABI_VERSION) {
+    return -ENOTSUP;
+  }
+  if (device_count == 0 || device_count > VGPU_MAX_DEVICES || bytes != vgpu_usage_page_bytes(device_count, version)) {
     return -EINVAL;
   }
   if (vgpu_load(&page->magic) != VGPU_USAGE_MAGIC) {
     return -EPROTO;
   }
-  if (vgpu_load_relaxed(&page->abi_version) != VGPU_ABI_VERSION) {
+  if (vgpu_load_relaxed(&page->abi_version) != version) {
     return -ENOTSUP;
   }
   bool sane = vgpu_load_relaxed(&page->page_bytes) == bytes && vgpu_load_relaxed(&page->device_count) == device_count &&
@@ -181,10 +184,10 @@ static const struct vgpu_usage_slot *slot_of(const struct vgpu_usage_page *page,
   return (const struct vgpu_usage_slot *)((const char *)page + vgpu_usage_slot_offset(page->device_count, index));
 }
 
-void vgpu_usage_repair(void *memory, uint32_t device_count) {
+void vgpu_usage_repair(void *memory, uint32_t device_count, uint32_t version) {
   struct vgpu_usage_page *page = memory;
-  vgpu_store_relaxed(&page->abi_version, (uint32_t)VGPU_ABI_VERSION);
-  vgpu_store_relaxed(&page->page_bytes, (uint32_t)vgpu_usage_page_bytes(device_count));
+  vgpu_store_relaxed(&page->abi_version, version);
+  vgpu_store_relaxed(&page->page_bytes, (uint32_t)vgpu_usage_page_bytes(device_count, version));
   vgpu_store_relaxed(&page->device_count, device_count);
   vgpu_store_relaxed(&page->slot_count, (uint32_t)VGPU_SLOT_COUNT);
   uint32_t taken = 0;
@@ -284,7 +287,7 @@ int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_byt
   const struct vgpu_limits_page *page = limits;
   int result = vgpu_limits_check(limits, limits_bytes);
   if (result == 0) {
-    result = vgpu_usage_check(usage, usage_bytes, page->device_count);
+    result = vgpu_usage_check(usage, usage_bytes, page->device_count, page->abi_version);
   }
   if (result != 0) {
     return result == -ENOTSUP ? -EPROTO : result;
@@ -297,6 +300,7 @@ int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_byt
   }
   book->device_count = page->device_count;
   book->slot_count = VGPU_SLOT_COUNT;
+  book->has_traffic = page->abi_version != VGPU_ABI_NO_TRAFFIC;
   return 0;
 }
 

@@ -46,7 +46,7 @@ uint32_t vgpu_limits_raise_epoch(struct vgpu_limits_page *page);
 /* Freezes the page for `why` (enum vgpu_frozen): nothing more may be allocated in this epoch. */
 void vgpu_limits_freeze(struct vgpu_limits_page *page, uint32_t why);
 
-/* Checks that `bytes` at `page` are a limits page of this version. */
+/* Checks that `bytes` at `page` are a limits page of this version, or of an older one that is still read. */
 int vgpu_limits_check(const void *page, size_t bytes);
 
 /* One device of the limits page, as a consistent copy. */
@@ -60,11 +60,11 @@ struct vgpu_limits_view {
 /* Reads one device of a checked limits page. -EAGAIN if it is being written all the time. */
 int vgpu_limits_read(const struct vgpu_limits_page *page, uint32_t device, struct vgpu_limits_view *view);
 
-/* Checks that `bytes` at `page` are a usage page of this version for `device_count` devices. */
-int vgpu_usage_check(const void *page, size_t bytes, uint32_t device_count);
+/* Checks that `bytes` at `page` are a usage page for `device_count` devices of `version`, that of the limits page. */
+int vgpu_usage_check(const void *page, size_t bytes, uint32_t device_count, uint32_t version);
 
-/* Puts the header of a usage page back where it does not hold, and leaves the rest to the processes. */
-void vgpu_usage_repair(void *page, uint32_t device_count);
+/* Puts the header of a usage page of `version` back where it does not hold, and leaves the rest to the processes. */
+void vgpu_usage_repair(void *page, uint32_t device_count, uint32_t version);
 
 /* One registered process on a usage page. */
 struct vgpu_usage_process {

@@ -37,6 +37,7 @@ struct vgpu_book {
   uint32_t is_locked;      /* our registration has its lock there */
   uint32_t device_count;   /* validated copy */
   uint32_t slot_count;     /* validated copy */
+  bool has_traffic;        /* the usage page has traffic books */
   uint32_t lock;           /* atomic; pid of the process whose thread is inside, 0: nobody. The words
                                             below are written inside only */
   uint32_t slot_index;
@@ -56,7 +57,7 @@ int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_byt
  * vgpu_book_open. It belongs to the book then. */
 void vgpu_book_use_file(struct vgpu_book *book, int fd);
 
-/* Makes an empty usage page in zeroed memory of vgpu_usage_page_bytes(device_count). */
+/* Makes an empty usage page of this version in zeroed memory of vgpu_usage_page_bytes. */
 void vgpu_usage_init(void *usage, uint32_t device_count);
 
 /* Asks for `bytes` more of `device`. 0: reserved. -ENOMEM: over the limit.

@@ -21,13 +21,16 @@
 #include <stdint.h>
 
 enum {
-  VGPU_ABI_VERSION = 2,
+  VGPU_ABI_VERSION = 3,
+  VGPU_ABI_NO_TRAFFIC = 2, /* pages of this version are the same without traffic books, and still used */
   VGPU_ABI_NO_COMPUTE = 1, /* limits pages of this version are the same without a compute book, and still read */
   VGPU_MAX_DEVICES = 16,   /* devices in one allocation */
   VGPU_UUID_BYTES = 64,    /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
   VGPU_KEY_BYTES = 40,     /* allocation key, text, NUL padded */
   VGPU_LIMITS_PAGE_BYTES = 4096,
-  VGPU_SLOT_COUNT = 256, /* live processes of one container that may hold device memory at once */
+  VGPU_SLOT_COUNT = 256,  /* live processes of one container that may hold device memory at once */
+  VGPU_CLASS_COUNT = 24,  /* classes of operations of a device that are kept */
+  VGPU_CLASS_RECENT = 28, /* durations that a class remembers */
   VGPU_CACHE_LINE_BYTES = 64,
   VGPU_LIFE_LOCKED = 1 /* value of life_lock */
 };
@@ -172,8 +175,71 @@ struct vgpu_usage_slot {
   uint64_t reserved2;
 };
 
+/* Where a copy goes. */
+enum vgpu_direction {
+  VGPU_HOST_TO_DEVICE = 0,
+  VGPU_DEVICE_TO_HOST = 1,
+  VGPU_WITHIN_DEVICE = 2,
+  VGPU_BETWEEN_DEVICES = 3, /* counted on both */
+  VGPU_DIRECTION_COUNT = 4
+};
+
+/* What kind of work a class of operations is. Readers drop a class of a kind that they do not know. */
+enum vgpu_class_kind {
+  VGPU_CLASS_KERNEL = 1,
+  VGPU_CLASS_GRAPH = 2,
+  VGPU_CLASS_HOST_TO_DEVICE = 3,
+  VGPU_CLASS_DEVICE_TO_HOST = 4,
+  VGPU_CLASS_DEVICE_COPY = 5, /* within the device or between two */
+  VGPU_CLASS_KIND_LAST = 5
+};
+
+/* Durations in `recent` are in units of so many ns. */
+enum { VGPU_CLASS_UNIT_NS = 16 };
+
+/* How often something happened, ever. A cache line each, so that the directions do not meet. Writers: every process of the
+ * container, by atomic adds. */
+struct vgpu_count {
+  uint64_t calls;  /* atomic; that went well */
+  uint64_t amount; /* atomic; bytes of copies, ns of stalls */
+  uint8_t reserved[48];
+};
+
+/* One class of operations: launches of one function of one process with about the same grid, replays of one graph, copies
+ * of about the same size one way. Those that take the most time are kept. Writers: every process of the container, by
+ * single atomic operations. It is replaced by one that sets claimed_ns by compare-and-swap, then both ids to 0, then
+ * writes the rest, id_again and last id; one that was killed meanwhile is replaced after a second. A reader drops a class
+ * whose ids differ: it is being replaced, or was while it was read. An id that comes back has begun anew. */
+struct vgpu_class {
+  uint64_t id;         /* atomic; 0: none */
+  uint64_t claimed_ns; /* atomic; when somebody began to replace it; 0: nobody does */
+  uint64_t
+      score_ns; /* atomic; time of its operations by estimate, that of what it replaced included: who has least goes */
+  uint64_t seen_ns; /* atomic; when the last sample was taken; the score is halved for each 8 s since then */
+  uint32_t kind;    /* atomic; enum vgpu_class_kind */
+  uint32_t reserved;
+  uint64_t samples;    /* atomic add; measured since it is kept */
+  uint64_t operations; /* atomic add; that the samples stand for */
+  uint64_t bytes;      /* atomic add; of the sampled copies */
+  uint64_t time_ns;    /* atomic add; what the samples took on the GPU */
+  uint32_t
+      recent[VGPU_CLASS_RECENT]; /* atomic; what sample number n took is at n % VGPU_CLASS_RECENT, from 1 unit on */
+  uint64_t id_again;             /* atomic; equal to id */
+};
+
+/* The traffic book of one device of the container. Statistics only, and the container's own claim: nothing is limited by
+ * it. */
+struct vgpu_usage_traffic {
+  struct vgpu_count copies[VGPU_DIRECTION_COUNT];
+  struct vgpu_count stalls; /* calls that waited for the GPU (cuCtxSynchronize and the like), and for how long */
+  uint8_t reserved[64];
+  struct vgpu_class classes[VGPU_CLASS_COUNT];
+  uint8_t reserved2[128];
+};
+
 /* Start of the usage page; device_count vgpu_usage_device follow, then slot_count slots, each a
- * vgpu_usage_slot followed by device_count vgpu_usage_slot_device. Writer of this header: the agent at
+ * vgpu_usage_slot followed by device_count vgpu_usage_slot_device; then, from the next multiple of 4096 on, device_count
+ * vgpu_usage_traffic. Writer of this header: the agent at
  * creation (or the first process, standalone); only slot_high_water is changed later, by the processes. */
 struct vgpu_usage_page {
   uint64_t magic;
@@ -192,9 +258,16 @@ static inline size_t vgpu_usage_slot_offset(uint32_t device_count, uint32_t inde
   return sizeof(struct vgpu_usage_page) + device_count * sizeof(struct vgpu_usage_device) + index * slot_bytes;
 }
 
-/* Size of a usage page file: rounded up to whole 4096-byte pages. */
-static inline size_t vgpu_usage_page_bytes(uint32_t device_count) {
-  return (vgpu_usage_slot_offset(device_count, VGPU_SLOT_COUNT) + 4095) & ~(size_t)4095;
+/* Offset of the traffic book of `device`. The size, too, of a usage page file of version VGPU_ABI_NO_TRAFFIC, for device 0. */
+static inline size_t vgpu_usage_traffic_offset(uint32_t device_count, uint32_t device) {
+  size_t slots_end = (vgpu_usage_slot_offset(device_count, VGPU_SLOT_COUNT) + 4095) & ~(size_t)4095;
+  return slots_end + device * sizeof(struct vgpu_usage_traffic);
+}
+
+/* Size of a usage page file of `version`: rounded up to whole 4096-byte pages. */
+static inline size_t vgpu_usage_page_bytes(uint32_t device_count, uint32_t version) {
+  uint32_t books = version == VGPU_ABI_NO_TRAFFIC ? 0 : device_count;
+  return (vgpu_usage_traffic_offset(device_count, books) + 4095) & ~(size_t)4095;
 }
 
 #define VGPU_LAYOUT(condition) _Static_assert(condition, "layout change needs a new ABI version")
@@ -215,6 +288,14 @@ VGPU_LAYOUT(sizeof(struct vgpu_usage_page) == 64);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_page, slot_high_water) == 24);
 VGPU_LAYOUT(sizeof(struct vgpu_usage_device) == 256);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_device, spent_ns) == 64);
+VGPU_LAYOUT(sizeof(struct vgpu_count) == 64);
+VGPU_LAYOUT(sizeof(struct vgpu_class) == 192);
+VGPU_LAYOUT(offsetof(struct vgpu_class, samples) == 40);
+VGPU_LAYOUT(offsetof(struct vgpu_class, recent) == 72);
+VGPU_LAYOUT(offsetof(struct vgpu_class, id_again) == 184);
+VGPU_LAYOUT(sizeof(struct vgpu_usage_traffic) == 5120);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_traffic, stalls) == 256);
+VGPU_LAYOUT(offsetof(struct vgpu_usage_traffic, classes) == 384);
 VGPU_LAYOUT(sizeof(struct vgpu_usage_slot) == 64);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, epoch) == 32);
 VGPU_LAYOUT(offsetof(struct vgpu_usage_slot, life_lock) == 36);

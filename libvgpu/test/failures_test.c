@@ -22,7 +22,7 @@ static void open_pacer(uint32_t share_ppm) {
     struct vgpu_limits_page page;
     uint8_t bytes[VGPU_LIMITS_PAGE_BYTES];
   } limits;
-  size_t bytes = vgpu_usage_page_bytes(1);
+  size_t bytes = vgpu_usage_page_bytes(1, VGPU_ABI_VERSION);
   void *usage = aligned_alloc(VGPU_CACHE_LINE_BYTES, bytes);
   const struct vgpu_compute compute = {VGPU_COMPUTE_HARD, share_ppm, share_ppm};
   memset(usage, 0, bytes);

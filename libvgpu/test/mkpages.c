@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
     limits.page.devices[i].memory_limit_bytes = strtoull(value + 1, &value, 10);
     set_share(&limits.page.devices[i], value);
   }
-  size_t usage_bytes = vgpu_usage_page_bytes(count);
+  size_t usage_bytes = vgpu_usage_page_bytes(count, VGPU_ABI_VERSION);
   void *usage = calloc(1, usage_bytes);
   vgpu_usage_init(usage, count);
   mkdir(argv[1], 0755);

@@ -67,7 +67,7 @@ func compileDebugInfo(header string) (data *dwarf.Data, err error) {
 	}
 	source := fmt.Sprintf("#include %q\n", abs) +
 		"enum vgpu_kind kind; struct vgpu_limits_page limits; struct vgpu_usage_page usage; struct vgpu_usage_device device;\n" +
-		"struct vgpu_usage_slot slot; struct vgpu_usage_slot_device slot_device;\n" +
+		"struct vgpu_usage_slot slot; struct vgpu_usage_slot_device slot_device; struct vgpu_usage_traffic traffic;\n" +
 		"int maximum(void) { return VGPU_MAX_DEVICES; }\n"
 	cFile, object := filepath.Join(dir, "abi.c"), filepath.Join(dir, "abi.o")
 	if err := os.WriteFile(cFile, []byte(source), 0o600); err != nil {

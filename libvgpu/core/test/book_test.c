@@ -202,7 +202,7 @@ static void test_tampering(void) {
   CHECK_EQUAL(vgpu_used_bytes(book, 0), 1000);
   vgpu_charge(book, 0, DEVICE, 5);
   vgpu_release(book, 0, DEVICE, 105);
-  vgpu_usage_repair(pair.usage, 1);
+  vgpu_usage_repair(pair.usage, 1, VGPU_ABI_VERSION);
   CHECK_EQUAL(vgpu_reserve(book, 0, DEVICE, 1), 0);
   CHECK_EQUAL(vgpu_reserve(other, 0, DEVICE, 1), 0);
   CHECK_EQUAL(page_used(pair), 702);

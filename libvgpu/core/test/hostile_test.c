@@ -61,7 +61,7 @@ static void damage(struct pair pair, const struct vgpu_book *book) {
 static void read_all(struct pair pair) {
   struct vgpu_usage_page *copy = malloc(pair.usage_bytes); /* so that the address sanitizer sees its ends */
   memcpy(copy, pair.usage, pair.usage_bytes);
-  if (vgpu_usage_check(copy, pair.usage_bytes, 2) == 0) {
+  if (vgpu_usage_check(copy, pair.usage_bytes, 2, VGPU_ABI_VERSION) == 0) {
     for (uint32_t device = 0; device < 2; device++) {
       struct vgpu_usage_view view;
       if (vgpu_usage_read_device(copy, device, 1, &view) == 0) {
@@ -91,7 +91,7 @@ static void one_round(void) {
   }
   CHECK(vgpu_used_bytes(book, 0) >= HELD);
   vgpu_release(book, 0, DEVICE, HELD / 2);
-  vgpu_usage_repair(pair.usage, 2);
+  vgpu_usage_repair(pair.usage, 2, VGPU_ABI_VERSION);
   read_all(pair);
   CHECK(vgpu_reserve(book, 0, DEVICE, LIMIT - HELD / 2 + 1) != 0);
   CHECK_EQUAL(book->private_total[0], HELD / 2);

@@ -7,14 +7,18 @@
 
 #include "check.h"
 
-/* Offsets of version 2 as numbers: a change of any needs a new version. */
+/* Offsets of version 3 as numbers, those of version 2 among them: a change of any needs a new version. */
 static void test_layout(void) {
   CHECK_EQUAL(vgpu_usage_slot_offset(1, 0), 320);
   CHECK_EQUAL(vgpu_usage_slot_offset(1, 1) - vgpu_usage_slot_offset(1, 0), 320);
   CHECK_EQUAL(vgpu_usage_slot_offset(16, 0), 64 + 16 * 256);
   CHECK_EQUAL(vgpu_usage_slot_offset(16, 1) - vgpu_usage_slot_offset(16, 0), 64 + 16 * 256);
-  CHECK_EQUAL(vgpu_usage_page_bytes(1), 86016);
-  CHECK_EQUAL(vgpu_usage_page_bytes(16), 1073152);
+  CHECK_EQUAL(vgpu_usage_page_bytes(1, VGPU_ABI_NO_TRAFFIC), 86016);
+  CHECK_EQUAL(vgpu_usage_page_bytes(16, VGPU_ABI_NO_TRAFFIC), 1073152);
+  CHECK_EQUAL(vgpu_usage_traffic_offset(1, 0), 86016);
+  CHECK_EQUAL(vgpu_usage_traffic_offset(16, 15), 1073152 + 15 * 5120);
+  CHECK_EQUAL(vgpu_usage_page_bytes(1, VGPU_ABI_VERSION), 94208);
+  CHECK_EQUAL(vgpu_usage_page_bytes(16, VGPU_ABI_VERSION), 1155072);
   CHECK_EQUAL(offsetof(struct vgpu_limits_page, frozen), 64);
   CHECK_EQUAL(offsetof(struct vgpu_usage_slot, start_stack), 40);
   CHECK_EQUAL(offsetof(struct vgpu_usage_slot_device, allocations), 72);
@@ -49,7 +53,7 @@ static void test_limits(void) {
   pair.limits->device_count = 0;
   CHECK_EQUAL(vgpu_limits_check(pair.limits, 4096), -EPROTO);
   pair.limits->device_count = 2;
-  pair.limits->abi_version = 3;
+  pair.limits->abi_version = 4;
   CHECK_EQUAL(vgpu_limits_check(pair.limits, 4096), -ENOTSUP);
   pair.limits->magic = 0;
   CHECK_EQUAL(vgpu_limits_check(pair.limits, 4096), -EPROTO);
@@ -76,20 +80,20 @@ static void test_text(void) {
 static void test_usage_header(void) {
   struct pair pair = make_pair(2, 5);
   size_t bytes = pair.usage_bytes;
-  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 2), 0);
-  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes - 1, 2), -EINVAL);
-  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 0), -EINVAL);
-  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 1), -EINVAL);
-  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 17), -EINVAL);
+  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 2, VGPU_ABI_VERSION), 0);
+  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes - 1, 2, VGPU_ABI_VERSION), -EINVAL);
+  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 0, VGPU_ABI_VERSION), -EINVAL);
+  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 1, VGPU_ABI_VERSION), -EINVAL);
+  CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 17, VGPU_ABI_VERSION), -EINVAL);
   /* Each field of the header by itself, then put right again. */
   uint32_t *words = (uint32_t *)pair.usage;
   for (int i = 0; i <= 6; i++) {
     uint32_t old = words[i];
     words[i] = 0xfffffff0;
     int want = i == 2 ? -ENOTSUP : -EPROTO;
-    CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 2), want);
-    vgpu_usage_repair(pair.usage, 2);
-    CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 2), 0);
+    CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 2, VGPU_ABI_VERSION), want);
+    vgpu_usage_repair(pair.usage, 2, VGPU_ABI_VERSION);
+    CHECK_EQUAL(vgpu_usage_check(pair.usage, bytes, 2, VGPU_ABI_VERSION), 0);
     CHECK_EQUAL(words[i], i == 6 ? VGPU_SLOT_COUNT : old);
   }
   free_pair(pair);
@@ -101,10 +105,10 @@ static void test_usage_repair(void) {
   struct vgpu_book *book = open_book(pair);
   vgpu_slot_at(book, 3)->owner = 77;
   pair.usage->slot_high_water = 4;
-  vgpu_usage_repair(pair.usage, 1);
+  vgpu_usage_repair(pair.usage, 1, VGPU_ABI_VERSION);
   CHECK_EQUAL(pair.usage->slot_high_water, 4);
   pair.usage->slot_high_water = 3;
-  vgpu_usage_repair(pair.usage, 1);
+  vgpu_usage_repair(pair.usage, 1, VGPU_ABI_VERSION);
   CHECK_EQUAL(pair.usage->slot_high_water, VGPU_SLOT_COUNT);
   close_book(book);
   free_pair(pair);

@@ -1,0 +1,1 @@
+../libvgpu/core/traffic.h
