@@ -38,6 +38,7 @@ var allowedImports = map[string][]string{
 	"agent/control":        {},
 	"agent/decide":         {"agent/monitor"},
 	"agent/demo":           {"plugin", "plugin/ledger", "plugin/kubelettest", "limiter"},
+	"agent/top":            {"agent/control"},
 	"agent/metrics":        {"agent/monitor", "agent/decide", "internal/atomicfile"},
 	"limiter":              {},
 	"plugin":               {"plugin/ledger", "internal/atomicfile"},
