@@ -86,7 +86,8 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(seeHelp)
-	root.AddCommand(newRunCommand(), newExecCommand(), newDemoCommand(), newVersionCommand(), newDocsCommand())
+	root.AddCommand(newRunCommand(), newExecCommand(), newDemoCommand(), newTopCommand(), newThawCommand(),
+		newVersionCommand(), newDocsCommand())
 	return root
 }
 
