@@ -14,13 +14,15 @@ import (
 // Calls are the calls of the driver's library by the processes of one control group, ever, as probes counted them. Calls
 // over the probes' rate cap are counted as Missed alone.
 type Calls struct {
-	CgroupID    uint64 // inode of its directory
-	Copies      [Directions]Count
-	Allocations Count
-	Stalls      Count // synchronisations
-	Contexts    uint64
-	Ioctls      uint64 // on the driver's device nodes
-	Missed      uint64
+	CgroupID     uint64 // inode of its directory: of version 2 where that is all there is, else of the memory controller's
+	Copies       [Directions]Count
+	UntoldCopies Count // between unified addresses: the call does not tell which way
+	Allocations  Count
+	Stalls       Count // synchronisations
+	Contexts     uint64
+	Ioctls       uint64 // on the driver's device nodes
+	Exits        uint64 // processes that ended
+	Missed       uint64
 }
 
 // ProbeMode is how much the probes see.
@@ -73,6 +75,8 @@ type Container struct {
 	CgroupPath string // in its hierarchy
 	PodUID     string // "": not a pod's
 	ID         string // of the container, by the runtime; "": not a container
+	Namespace  string // of the pod; empty, as Pod is, where that could not be learnt
+	Pod        string
 }
 
 // Replaced is a file of ours that a process does not see where it was put.
@@ -89,7 +93,10 @@ type Residence struct {
 	Container Container
 	Keys      []string // allocations whose pages are mounted where it lives
 	Replaced  []Replaced
-	Devices   bool // it has a device node of the driver open
+	Devices   bool      // it has a device node of the driver open
+	Library   bool      // it has a library of the driver mapped; not known, and true, for one whose Devices was not looked at
+	ID        ProcessID // how it would register on a usage page; zero where that could not be told
+	OtherTime bool      // it lives in another time namespace, so that ID.StartTime is not what it would say
 }
 
 // Residents finds the processes that matter to the witness: those named, and all that have a library or a device node of

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// The file behind a mapping of another process: found through that process's own maps, opened without being led astray.
+// A path is only a name, and a container chooses what its names stand for; so a file is opened either through the mapping
+// itself (/proc/PID/map_files), or by name within the process's own root and then only if it is the mapped file.
+
+package bpf
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapsLine is a file that a process has mapped to execute, as /proc/PID/maps tells.
+type mapsLine struct {
+	start, end   uint64
+	major, minor uint32 // what maps says: an overlay's own on kernels since 6.8
+	inode        uint64
+	name         string
+}
+
+// execMappings reads which files a process has mapped to execute.
+func execMappings(proc string, pid int) ([]mapsLine, error) {
+	f, err := os.Open(path.Join(proc, strconv.Itoa(pid), "maps"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return parseMaps(f)
+}
+
+func parseMaps(r io.Reader) ([]mapsLine, error) {
+	var lines []mapsLine
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(make([]byte, 0, 4096), 64<<10)
+	for scanner.Scan() {
+		line := scanner.Bytes()
+		// "7f00-7f01 r-xp 00000000 fe:01 1234   /usr/lib/x": where it is not executable, nothing more is read of it.
+		if space := strings.IndexByte(string(line[:min(len(line), 40)]), ' '); space < 0 || len(line) < space+4 || line[space+3] != 'x' {
+			continue
+		}
+		if m, ok := parseMapsLine(string(line)); ok {
+			lines = append(lines, m)
+		}
+	}
+	return lines, scanner.Err()
+}
+
+func parseMapsLine(line string) (mapsLine, bool) {
+	var m mapsLine
+	fields := strings.SplitN(line, " ", 6)
+	if len(fields) < 6 {
+		return m, false
+	}
+	start, end, ok := strings.Cut(fields[0], "-")
+	major, minor, ok2 := strings.Cut(fields[3], ":")
+	var errs [5]error
+	m.start, errs[0] = strconv.ParseUint(start, 16, 64)
+	m.end, errs[1] = strconv.ParseUint(end, 16, 64)
+	wide, err := strconv.ParseUint(major, 16, 32)
+	m.major, errs[2] = uint32(wide), err
+	wide, err = strconv.ParseUint(minor, 16, 32)
+	m.minor, errs[3] = uint32(wide), err
+	m.inode, errs[4] = strconv.ParseUint(fields[4], 10, 64)
+	m.name = strings.TrimLeft(fields[5], " ")
+	return m, ok && ok2 && errors.Join(errs[:]...) == nil && m.inode != 0 && strings.HasPrefix(m.name, "/")
+}
+
+const deletedSuffix = " (deleted)"
+
+// openMapped opens the file of a mapping for reading. It never opens what is not a regular file, nor one on a file system
+// that another program answers for (FUSE), which could keep us waiting for ever.
+func openMapped(proc string, pid int, m mapsLine) (*os.File, error) {
+	if kind := fileSystem(proc, pid, m.major, m.minor); strings.HasPrefix(kind, "fuse") {
+		return nil, fmt.Errorf("it lies on a file system of type %s, which is not opened", kind)
+	}
+	base := path.Join(proc, strconv.Itoa(pid))
+	handle, err := unix.Open(fmt.Sprintf("%s/map_files/%x-%x", base, m.start, m.end), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		handle, err = openInRoot(base, m, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(handle)
+	var stat unix.Stat_t
+	if err := unix.Fstat(handle, &stat); err != nil {
+		return nil, fmt.Errorf("look at file: %w", err)
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errors.New("it is not a regular file")
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", handle), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open file: %w", err)
+	}
+	return os.NewFile(uintptr(fd), m.name), nil
+}
+
+// openInRoot opens a mapping's file by its name, below the process's root and never above it, and only if it is the file
+// that is mapped. refused is why the mapping itself could not be opened.
+func openInRoot(base string, m mapsLine, refused error) (int, error) {
+	if !errors.Is(refused, unix.EPERM) && !errors.Is(refused, unix.EACCES) {
+		return -1, fmt.Errorf("open mapping: %w", refused)
+	}
+	if strings.HasSuffix(m.name, deletedSuffix) {
+		return -1, fmt.Errorf("it has no name any more, and opening it through the mapping takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN: %w", refused)
+	}
+	root, err := unix.Open(base+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open the process's root: %w", err)
+	}
+	defer unix.Close(root)
+	handle, err := unix.Openat2(root, m.name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, fmt.Errorf("open in the process's root: %w", err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(handle, &stat); err != nil || stat.Ino != m.inode ||
+		unix.Major(stat.Dev) != m.major || unix.Minor(stat.Dev) != m.minor {
+		_ = unix.Close(handle)
+		return -1, errors.New("its name stands for another file by now, and opening it through the mapping takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN")
+	}
+	return handle, nil
+}
+
+// fileSystem names the type of the file system with that device number, as the process or we have it mounted; "" if
+// neither has.
+func fileSystem(proc string, pid int, major, minor uint32) string {
+	device := fmt.Sprintf("%d:%d", major, minor)
+	for _, who := range []string{strconv.Itoa(pid), "self"} {
+		raw, err := os.ReadFile(path.Join(proc, who, "mountinfo"))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(raw)) {
+			fields := strings.Fields(line)
+			if len(fields) < 3 || fields[2] != device {
+				continue
+			}
+			if _, after, ok := strings.Cut(line, " - "); ok {
+				kind, _, _ := strings.Cut(after, " ")
+				return kind
+			}
+		}
+	}
+	return ""
+}
+
+// identify tells which file an open one truly is: it maps a page of it, and reads what the kernel says of that. Where
+// perf events are not to be had it is what stat says, which for files of an overlay is not the file below.
+func identify(f *os.File) (id fileID, exact bool, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if own, err := openRing(0, -1, 1); err == nil {
+		defer own.close()
+		page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
+		if err != nil {
+			return fileID{}, false, fmt.Errorf("map file: %w", err)
+		}
+		_ = unix.Munmap(page)
+		own.read(func(m mapped) { id, exact = m.file, true })
+		if exact {
+			return id, true, nil
+		}
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return fileID{}, false, fmt.Errorf("look at file: %w", err)
+	}
+	return fileID{major: unix.Major(stat.Dev), minor: unix.Minor(stat.Dev), inode: stat.Ino}, false, nil
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Finding libraries: who maps a file to execute is told by the kernel's records (perf_ring.go), looked at four times a
+// second; a slow sweep of all processes' maps finds what records missed and what is mapped no longer. Where records are
+// not to be had the sweep is all there is, and gets more time. A file is looked at once, whoever maps it.
+
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	lookEvery   = 250 * time.Millisecond
+	sweepEvery  = time.Second
+	sweepBudget = time.Millisecond      // of each sweep, beside records: a thousandth of a core
+	scanBudget  = 10 * time.Millisecond // of each sweep, without records
+	youngFor    = 20 * time.Second      // without records, new processes are looked at in each sweep for so long
+	pathsEvery  = 10 * time.Second      // libraries that are probed ahead, and device nodes
+	keepUnused  = 30 * time.Second      // a library that nobody maps, after a full sweep has found so
+
+	maxLibraries  = 256   // that are probed at a time
+	maxByGroup    = 16    // of them first found in one control group: a container cannot take them all
+	maxRemembered = 16384 // files that are no driver, and names of files
+	forgetAfter   = 10 * time.Minute
+)
+
+// library is a file that is the driver's, probed or not.
+type library struct {
+	probes    attachment // empty: it cannot be probed
+	partial   string     // what of it cannot be seen
+	reason    string     // why it cannot be probed
+	pids      map[int]string
+	group     string // where it was found first
+	ahead     bool   // named by us, kept while that name is its
+	unused    time.Time
+	unusedAt  int // sweeps completed when it became unused
+	functions int
+	stepped   int // of those left out, as they would be single-stepped
+}
+
+// sighting is what /proc/PID/maps calls a file.
+type sighting struct {
+	major, minor uint32
+	inode        uint64
+}
+
+// remembered is what is known of a file.
+type remembered struct {
+	file  fileID
+	until time.Time
+}
+
+// watcher owns the libraries. All of it runs in one goroutine.
+type watcher struct {
+	options   Options
+	loaded    *loaded
+	accept    func(placed) bool
+	rings     []*ring
+	libraries map[fileID]*library
+	others    map[fileID]time.Time // no drivers, until when
+	sightings map[sighting]remembered
+	ahead     map[string]fileID
+	queue     []int // pids still to be swept
+	swept     int   // completed sweeps
+	young     map[int]time.Time
+	nextSweep time.Time
+	nextPaths time.Time
+	self      int
+}
+
+func newWatcher(options Options, l *loaded, accept func(placed) bool) *watcher {
+	return &watcher{
+		options: options, loaded: l, accept: accept, libraries: map[fileID]*library{}, others: map[fileID]time.Time{},
+		sightings: map[sighting]remembered{}, ahead: map[string]fileID{}, young: map[int]time.Time{}, self: os.Getpid(),
+	}
+}
+
+// start opens the records, then looks at everything once.
+func (w *watcher) start() (recordsErr error) {
+	cpus, err := onlineCPUs()
+	for _, cpu := range cpus {
+		var r *ring
+		if r, err = openRing(-1, cpu, ringPages); err != nil {
+			break
+		}
+		w.rings = append(w.rings, r)
+	}
+	if err != nil {
+		for _, r := range w.rings {
+			r.close()
+		}
+		w.rings = nil
+	}
+	now := time.Now()
+	w.lookAhead(now)
+	w.fillQueue(now)
+	w.sweep(now, time.Hour)
+	return err
+}
+
+// look is one round.
+func (w *watcher) look(now time.Time) {
+	lost := false
+	for _, r := range w.rings {
+		lost = r.read(func(m mapped) { w.note(m, now) }) || lost
+	}
+	if lost {
+		w.fillQueue(now)
+		w.sweep(now, scanBudget)
+	}
+	if now.Before(w.nextSweep) {
+		return
+	}
+	w.nextSweep = now.Add(sweepEvery)
+	budget := sweepBudget
+	if len(w.rings) == 0 {
+		budget = scanBudget
+		w.sweepYoung(now)
+	}
+	w.sweep(now, budget)
+	if now.After(w.nextPaths) {
+		w.nextPaths = now.Add(pathsEvery)
+		w.lookAhead(now)
+		w.forget(now)
+	}
+	w.closeUnused(now)
+}
+
+// note takes a record.
+func (w *watcher) note(m mapped, now time.Time) {
+	if l := w.libraries[m.file]; l != nil {
+		l.pids[m.pid] = m.name
+		return
+	}
+	if now.Before(w.others[m.file]) || m.pid == w.self {
+		return
+	}
+	line := mapsLine{start: m.address, end: m.address + m.size, major: m.file.major, minor: m.file.minor, inode: m.file.inode, name: m.name}
+	file, err := openMapped(w.options.Proc, m.pid, line)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		// Mappings are merged and split, and processes end. If it is still there, its maps tell.
+		w.sweepProcess(m.pid, now)
+		return
+	}
+	w.inspect(m.pid, m.name, m.file, file, err, now)
+}
+
+// fillQueue lists the processes for the next sweep.
+func (w *watcher) fillQueue(now time.Time) {
+	entries, err := os.ReadDir(w.options.Proc)
+	if err != nil {
+		return
+	}
+	w.queue = w.queue[:0]
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
+			w.queue = append(w.queue, pid)
+		}
+	}
+}
+
+// sweep looks at the next processes for about so long. It ends a round, and begins the next.
+func (w *watcher) sweep(now time.Time, budget time.Duration) {
+	start := time.Now()
+	for time.Since(start) < budget {
+		if len(w.queue) == 0 {
+			w.swept++
+			w.fillQueue(now)
+			return
+		}
+		last := len(w.queue) - 1
+		pid := w.queue[last]
+		w.queue = w.queue[:last]
+		w.sweepProcess(pid, now)
+	}
+}
+
+// sweepYoung looks at processes that are new, while they are: a program loads its driver early or late.
+func (w *watcher) sweepYoung(now time.Time) {
+	entries, err := os.ReadDir(w.options.Proc)
+	if err != nil {
+		return
+	}
+	alive := map[int]time.Time{}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		first, known := w.young[pid]
+		if !known {
+			first = now
+		}
+		alive[pid] = first
+		if now.Sub(first) < youngFor {
+			w.sweepProcess(pid, now)
+		}
+	}
+	w.young = alive
+}
+
+// sweepProcess looks at what one process has mapped now.
+func (w *watcher) sweepProcess(pid int, now time.Time) {
+	if pid == w.self {
+		return
+	}
+	lines, err := execMappings(w.options.Proc, pid)
+	if err != nil {
+		return
+	}
+	has := map[fileID]bool{}
+	for _, line := range lines {
+		if id, ok := w.sighted(pid, line, now); ok {
+			has[id] = true
+		}
+	}
+	for id, l := range w.libraries {
+		if _, was := l.pids[pid]; was && !has[id] {
+			delete(l.pids, pid)
+		}
+	}
+}
+
+// sighted finds the library, if it is one, that a line of a process's maps is about.
+func (w *watcher) sighted(pid int, line mapsLine, now time.Time) (fileID, bool) {
+	key := sighting{line.major, line.minor, line.inode}
+	if known, ok := w.sightings[key]; ok && now.Before(known.until) {
+		l := w.libraries[known.file]
+		if l != nil {
+			l.pids[pid] = line.name
+		}
+		return known.file, l != nil
+	}
+	file, err := openMapped(w.options.Proc, pid, line)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return fileID{}, false
+	}
+	id := fileID{major: line.major, minor: line.minor, inode: line.inode}
+	if err == nil {
+		if id, _, err = identify(file); err != nil {
+			_ = file.Close()
+			file = nil
+		}
+	}
+	w.sightings[key] = remembered{file: id, until: now.Add(forgetAfter)}
+	if l := w.libraries[id]; l != nil {
+		if file != nil {
+			_ = file.Close()
+		}
+		l.pids[pid] = line.name
+		return id, true
+	}
+	w.inspect(pid, line.name, id, file, err, now)
+	return id, w.libraries[id] != nil
+}
+
+// inspect looks at a file for the first time, closes it, and probes it if it is the driver's. A file that could not be
+// opened is remembered as a driver that cannot be seen if it has a driver's name.
+func (w *watcher) inspect(pid int, name string, id fileID, file *os.File, openErr error, now time.Time) {
+	if file != nil {
+		defer file.Close()
+	}
+	if openErr != nil {
+		if namedDriver(strings.TrimSuffix(name, deletedSuffix)) {
+			w.refuse(pid, name, id, openErr.Error())
+		} else {
+			w.others[id] = now.Add(forgetAfter)
+		}
+		return
+	}
+	if found, exact, err := identify(file); err == nil && exact && found != id {
+		w.refuse(pid, name, id, "its name leads to another file than the one that is mapped: it was changed below an overlay")
+		return
+	}
+	im, err := openImage(file)
+	if err != nil || !isDriver(im, strings.TrimSuffix(name, deletedSuffix)) {
+		if err != nil && namedDriver(strings.TrimSuffix(name, deletedSuffix)) {
+			w.refuse(pid, name, id, err.Error())
+			return
+		}
+		w.others[id] = now.Add(forgetAfter)
+		return
+	}
+	w.probe(pid, name, id, file, im)
+}
+
+// probe attaches to a driver's library.
+func (w *watcher) probe(pid int, name string, id fileID, file *os.File, im *image) *library {
+	d, err := place(im)
+	if err != nil {
+		return w.refuse(pid, name, id, err.Error())
+	}
+	group := cgroupOf(w.options.Proc, pid)
+	attached, byGroup := 0, 0
+	for _, l := range w.libraries {
+		if l.probes != nil {
+			attached++
+			if l.group == group && pid != 0 {
+				byGroup++
+			}
+		}
+	}
+	if attached >= maxLibraries || byGroup >= maxByGroup {
+		return w.refuse(pid, name, id, fmt.Sprintf("too many files are probed: %d of %d, %d of %d of this container", attached, maxLibraries, byGroup, maxByGroup))
+	}
+	places := slices.DeleteFunc(distinct(d.functions), func(p placed) bool { return !w.accept(p) })
+	if len(places) == 0 {
+		return w.refuse(pid, name, id, "every probe in it would be single-stepped, which costs too much here")
+	}
+	probes, err := w.loaded.attach(file, places)
+	if err != nil {
+		return w.refuse(pid, name, id, firstLine(err))
+	}
+	l := &library{probes: probes, pids: map[int]string{}, group: group, functions: len(places)}
+	for _, p := range d.functions {
+		if !p.emulated && !w.accept(p) {
+			l.stepped++
+		}
+	}
+	if len(d.lacking) > 0 {
+		l.partial = "it does not export " + strings.Join(d.lacking, ", ") + ": such calls are not seen"
+	}
+	w.add(pid, name, id, l)
+	w.options.Log.Info("library is probed", "path", name, "pid", pid, "functions", l.functions, "left_out", l.stepped)
+	return l
+}
+
+func (w *watcher) refuse(pid int, name string, id fileID, reason string) *library {
+	l := &library{reason: reason, pids: map[int]string{}}
+	w.add(pid, name, id, l)
+	w.options.Log.Warn("library cannot be probed", "path", name, "pid", pid, "reason", reason)
+	return l
+}
+
+func (w *watcher) add(pid int, name string, id fileID, l *library) {
+	if pid != 0 {
+		l.pids[pid] = name
+	}
+	w.libraries[id] = l
+	delete(w.others, id)
+}
+
+// lookAhead probes the libraries that we were told of before anybody maps them, so that first calls count.
+func (w *watcher) lookAhead(now time.Time) {
+	named := map[fileID]bool{}
+	for _, pattern := range w.options.Libraries {
+		paths, _ := filepath.Glob(pattern)
+		for _, name := range paths {
+			if id, ok := w.lookAheadAt(name, now); ok {
+				named[id] = true
+			}
+		}
+	}
+	for id, l := range w.libraries {
+		l.ahead = named[id]
+	}
+}
+
+func (w *watcher) lookAheadAt(name string, now time.Time) (fileID, bool) {
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fileID{}, false
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return fileID{}, false
+	}
+	id, _, err := identify(file)
+	if err != nil {
+		return fileID{}, false
+	}
+	if w.libraries[id] != nil {
+		return id, true
+	}
+	im, err := openImage(file)
+	if err != nil || !isDriver(im, name) {
+		return fileID{}, false
+	}
+	w.probe(0, name, id, file, im)
+	return id, true
+}
+
+// closeUnused detaches from libraries that nobody has mapped for a while. The kernel keeps probes in a file that has no
+// name any more, so a library that was replaced is seen as long as somebody uses it.
+func (w *watcher) closeUnused(now time.Time) {
+	for id, l := range w.libraries {
+		for pid := range l.pids {
+			if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+				delete(l.pids, pid)
+			}
+		}
+		switch {
+		case len(l.pids) > 0 || l.ahead:
+			l.unused = time.Time{}
+		case l.unused.IsZero():
+			l.unused, l.unusedAt = now, w.swept
+		case now.Sub(l.unused) > w.options.keepUnused() && w.swept > l.unusedAt+1:
+			if err := l.probes.Close(); err != nil {
+				w.options.Log.Warn("detaching failed", "error", err)
+			}
+			delete(w.libraries, id)
+		}
+	}
+}
+
+// forget keeps what is remembered small and not too old: numbers of files are used again.
+func (w *watcher) forget(now time.Time) {
+	for id, until := range w.others {
+		if now.After(until) || len(w.others) > maxRemembered {
+			delete(w.others, id)
+		}
+	}
+	for key, known := range w.sightings {
+		if now.After(known.until) || len(w.sightings) > maxRemembered {
+			delete(w.sightings, key)
+		}
+	}
+}
+
+func (w *watcher) close() error {
+	var errs []error
+	for _, l := range w.libraries {
+		errs = append(errs, l.probes.Close())
+	}
+	for _, r := range w.rings {
+		r.close()
+	}
+	w.libraries, w.rings = nil, nil
+	return errors.Join(errs...)
+}
+
+// cgroupOf names the control groups of a process, as one string.
+func cgroupOf(proc string, pid int) string {
+	raw, _ := os.ReadFile(path.Join(proc, strconv.Itoa(pid), "cgroup"))
+	return string(raw)
+}
+
+// onlineCPUs lists the processors.
+func onlineCPUs() ([]int, error) {
+	raw, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil { // no sysfs: they are numbered from 0
+		all := make([]int, runtime.NumCPU())
+		for i := range all {
+			all[i] = i
+		}
+		return all, nil
+	}
+	var cpus []int
+	for part := range strings.SplitSeq(strings.TrimSpace(string(raw)), ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		a, err1 := strconv.Atoi(first)
+		b, err2 := strconv.Atoi(last)
+		if err := errors.Join(err1, err2); err != nil || b-a > 1<<16 {
+			return nil, fmt.Errorf("read list of processors %q: %w", raw, err)
+		}
+		for cpu := a; cpu <= b; cpu++ {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
+}
