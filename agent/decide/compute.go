@@ -70,6 +70,7 @@ type ComputeVerdict struct {
 	OverShare    bool    // measured use was above what was granted for SteerPolicy.OverShareAfter
 	Held         bool    // its cap made it wait for at least half of SteerPolicy.HeldAfter
 	Cut          bool    // it has less than its share for a while
+	Distrusted   bool    // it used more than it was granted, and charged itself what it cannot have bought
 	Scale        float64 // GPU time really used per estimated cost
 	Reason       string  // evidence, for people; empty unless OverShare or Held
 }

@@ -154,7 +154,7 @@ func (u usage) waitShare(over time.Duration) (share float64, all bool) {
 func (m *member) verdict(now time.Duration, policy SteerPolicy) ComputeVerdict {
 	u := m.usage
 	v := ComputeVerdict{Key: m.tenant.Key, GPUUUID: m.tenant.GPUUUID, Granted: m.granted, Rate: m.rate, Held: u.held,
-		Scale: m.scaleInForce(), Cut: m.share < m.granted}
+		Scale: m.scaleInForce(), Cut: m.share < m.granted, Distrusted: now < m.scale.wary}
 	if len(u.recent) > 0 {
 		last := u.recent[len(u.recent)-1].at
 		switch {
