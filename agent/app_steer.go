@@ -29,6 +29,11 @@ import (
 const (
 	beatEvery  = 200 * time.Millisecond
 	retryEvery = time.Second // pages that could not be opened
+	// restsAfter is how long nobody must have wanted GPU time until rounds become glances, one system call for each
+	// allocation: nothing has to be decided as long as nothing in the books changes. fullEvery is how often everything is
+	// read all the same.
+	restsAfter = time.Second
+	fullEvery  = time.Second
 	// unmeasuredAfter is for how long the driver may tell nothing of a GPU before that is said.
 	unmeasuredAfter = 10 * time.Second
 	// Bounds of the pause that decide asks for: the heartbeat is due in between.
@@ -44,6 +49,7 @@ type steerer struct {
 	policy  decide.SteerPolicy
 	state   decide.SteerState
 	now     func() time.Duration // CLOCK_MONOTONIC
+	cuts    func() []decide.Cut  // in force for a while; nil: nobody cuts
 
 	tenants    map[string]*tenant       // by key: the committed allocations whose GPU time is limited; nil: never looked
 	revision   uint64                   // of the books, when tenants was made
@@ -51,6 +57,8 @@ type steerer struct {
 	retryAt    time.Duration            // when to try again what could not be opened; 0: nothing
 	beatAt     time.Duration            // when the next heartbeat is due
 	unmeasured map[string]time.Duration // since when, by GPU
+	wantedAt   time.Duration            // when GPU time was last wanted, or the loop began
+	fullAt     time.Duration            // when everything is to be read again
 	noted      notes
 
 	mu   sync.Mutex
@@ -94,7 +102,12 @@ func (s *steerer) run(ctx context.Context) error {
 // round looks and acts once, and returns when to look again.
 func (s *steerer) round() time.Duration {
 	now := s.now()
-	s.follow(now)
+	followed := s.follow(now)
+	if !followed && s.rests(now) {
+		s.beat(now, false)
+		return min(s.policy.Rest, longestRest)
+	}
+	s.fullAt = now + fullEvery
 	samples, keys, sampleErr := s.samples.take()
 	var books []monitor.Tenant
 	for key, tenant := range s.tenants {
@@ -103,16 +116,36 @@ func (s *steerer) round() time.Duration {
 		}
 	}
 	seen := monitor.CollectCompute(now, books, samples, keys)
+	if s.cuts != nil {
+		s.policy.Cuts = s.cuts()
+	}
 	steering, state := decide.Steer(seen, s.policy, s.state)
 	s.state = state
 	s.publish(steering.Rates, now)
 	s.report(steering, sampleErr, now)
 	s.samples.hurry(steering.Next < s.policy.Rest)
+	if steering.Next < s.policy.Rest || s.wantedAt == 0 || s.wantedAt > now {
+		s.wantedAt = now
+	}
 	s.mu.Lock()
 	s.last = metrics.Steering{Seen: seen, Verdicts: steering.Verdicts, Rounds: s.last.Rounds + 1,
 		Sampled: s.samples != nil, SampleUp: sampleErr == nil}
 	s.mu.Unlock()
 	return min(max(steering.Next, shortestRest), longestRest)
+}
+
+// rests says that nothing has happened since the last round, and nothing for some time before it. What is lent stays as long,
+// and is called in by the round that follows the first change.
+func (s *steerer) rests(now time.Duration) bool {
+	if now < s.wantedAt || now-s.wantedAt < restsAfter || now >= s.fullAt || now+fullEvery < s.fullAt {
+		return false
+	}
+	for _, tenant := range s.tenants {
+		if tenant.handle == nil || tenant.handle.Stirred() {
+			return false
+		}
+	}
+	return true
 }
 
 // view is the last round, for the metrics.
@@ -123,11 +156,11 @@ func (s *steerer) view() metrics.Steering {
 }
 
 // follow opens the pages of new allocations and of those whose pages were made anew, and lets go of those that were
-// released.
-func (s *steerer) follow(now time.Duration) {
+// released. It says whether there was anything to do.
+func (s *steerer) follow(now time.Duration) bool {
 	revision, made := s.books.Revision(), s.pages.made.Load()
 	if s.tenants != nil && revision == s.revision && made == s.made && (s.retryAt == 0 || now < s.retryAt) {
-		return
+		return false
 	}
 	if s.tenants == nil {
 		s.tenants = map[string]*tenant{}
@@ -156,6 +189,7 @@ func (s *steerer) follow(now time.Duration) {
 		}
 	}
 	s.noted.keep(func(key string) bool { return held[key] })
+	return true
 }
 
 // open sees to it that the handle is of the pages that are there now.
@@ -212,8 +246,7 @@ func (s *steerer) close() {
 	}
 }
 
-// publish writes the rates, and the heartbeat when it is due; then it also looks whether shares were changed, which costs
-// too much for every round.
+// publish writes the rates, and the heartbeat when it is due.
 func (s *steerer) publish(rates []decide.Rate, now time.Duration) {
 	faults := map[string]error{}
 	for _, rate := range rates {
@@ -228,6 +261,12 @@ func (s *steerer) publish(rates []decide.Rate, now time.Duration) {
 	for key, fault := range faults {
 		s.noted.change(s.log, subject{stage: stageRate, allocation: key}, fault)
 	}
+	s.beat(now, true)
+}
+
+// beat writes the heartbeat when it is due; then, unless all rest, it also looks whether shares were changed, which costs too
+// much for every round.
+func (s *steerer) beat(now time.Duration, look bool) {
 	if now < s.beatAt {
 		return
 	}
@@ -235,7 +274,9 @@ func (s *steerer) publish(rates []decide.Rate, now time.Duration) {
 	for _, tenant := range s.tenants {
 		if tenant.handle != nil {
 			tenant.handle.Beat()
-			tenant.granted = tenant.handle.Limits().Devices
+			if look {
+				tenant.granted = tenant.handle.Limits().Devices
+			}
 		}
 	}
 }

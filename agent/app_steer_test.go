@@ -426,3 +426,53 @@ func launchFor(pacer *limiter.Pacer, now, amount time.Duration) {
 		}
 	}
 }
+
+// While nobody has wanted anything for a second rounds cost a glance, the heart beats on, and the first round after
+// something happened is a whole one again.
+func TestSteerRests(t *testing.T) {
+	b := newSteerBench(t, elastic, gpuA)
+	record, other := b.grant(ledger.SliceID(gpuA, 0)), b.grant(ledger.SliceID(gpuA, 1))
+	now := limiter.MonotonicNow()
+	b.steer.now = func() time.Duration { return now }
+	rounds := func(forHow time.Duration) (whole uint64, beats int) {
+		before, beat := b.steer.view().Rounds, b.heartbeat(record)
+		for end := now + forHow; now < end; {
+			now += b.steer.round()
+			if at := b.heartbeat(record); at != beat {
+				beats, beat = beats+1, at
+			}
+		}
+		return b.steer.view().Rounds - before, beats
+	}
+	if whole, _ := rounds(2 * restsAfter); whole < 10 {
+		t.Errorf("%d whole rounds in the first seconds: it rests at once", whole)
+	}
+	if whole, beats := rounds(5 * time.Second); whole < 4 || whole > 7 || beats < 10 {
+		t.Errorf("at rest: %d whole rounds and %d beats in 5 s, want one a second and at least two beats", whole, beats)
+	}
+	book, err := limiter.OpenBook(pagesOf(other))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	pacer := limiter.NewPacer(book, 0)
+	defer pacer.Close()
+	launchFor(pacer, now, 10*time.Millisecond)
+	before := b.steer.view().Rounds
+	if next := b.steer.round(); next != b.steer.policy.Round || b.steer.view().Rounds != before+1 {
+		t.Errorf("somebody launched: the next round is in %s, %d whole rounds", next, b.steer.view().Rounds-before)
+	}
+	if whole, _ := rounds(time.Second / 2); whole < 5 {
+		t.Errorf("after the launch: %d whole rounds in half a second", whole)
+	}
+	// A page that cannot be read is no rest.
+	rounds(5 * time.Second)
+	if err := os.Truncate(filepath.Join(pagesOf(record), limiter.UsageFile), 10); err != nil {
+		t.Fatal(err)
+	}
+	before = b.steer.view().Rounds
+	b.steer.round()
+	if tenants := b.steer.view().Seen.Tenants; b.steer.view().Rounds != before+1 || tenants[0].Known && tenants[1].Known {
+		t.Errorf("a page was cut: %+v", tenants)
+	}
+}

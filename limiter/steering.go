@@ -25,6 +25,7 @@ type Steering struct {
 	mapped []byte   // the limits page
 	usage  *os.File // nil: to be opened
 	head   page     // of the usage page: header and compute books
+	glance []byte   // room for another look at them
 	limits Limits   // when the handle was opened
 }
 
