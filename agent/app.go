@@ -6,8 +6,9 @@
 //	sources → monitor.Collect → decide.Decide → plugin (inventory), pages (restored), ledger (identify, release), metrics
 //
 // One goroutine owns the tick. Others run beside it: the plugin's server, which grants through the ledger and never
-// waits for a tick; steering (app_steer.go) with its sampler, which is much faster than the tick; and the writer of the
-// metrics file, so that a slow disk does not stop the tick.
+// waits for a tick; steering (app_steer.go) with its sampler, which is much faster than the tick; the look at contention
+// (app_watch.go) with its sampler, whose verdicts the tick takes; and the writer of the metrics file, so that a slow disk
+// does not stop the tick.
 //
 // Start: one agent per state directory, ledger opened, library installed, pages directory prepared, first tick, then
 // the plugin registers. Stop: the plugin's streams are closed, the metrics file is removed, the driver is let go. The
@@ -22,6 +23,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -49,12 +51,15 @@ const (
 // parts are what tests put in the place of the real thing. The zero value is the real thing.
 type parts struct {
 	gpus       source.GPUs         // nil: NVML
-	samples    source.Utilizations // of use of GPU time; NVML's where gpus is nil
-	procRoot   string              // "": "/"
-	mountPages func(string) error  // nil: a tmpfs of bounded size
-	timing     plugin.Timing       // of the registration
-	now        func() time.Time    // nil: time.Now
-	releaseAge time.Duration       // 0: releaseAge
+	samples    source.Utilizations // of use of GPU time; NVML's where gpus is nil, as the two below
+	devices    source.Devices
+	memories   source.ProcessMemories
+	health     *decide.HealthPolicy // nil: of the configuration
+	procRoot   string               // "": "/"
+	mountPages func(string) error   // nil: a tmpfs of bounded size
+	timing     plugin.Timing        // of the registration
+	now        func() time.Time     // nil: time.Now
+	releaseAge time.Duration        // 0: releaseAge
 }
 
 // app is the running daemon.
@@ -66,9 +71,13 @@ type app struct {
 	books   *ledger.Ledger
 	pages   *pageStore
 	server  *plugin.Server
-	samples *sampler   // nil: nothing measures
-	steer   *steerer   // nil: no GPU time is limited
-	publish *publisher // nil: no metrics file
+	samples *sampler                                 // nil: nothing measures
+	steer   *steerer                                 // nil: no GPU time is limited
+	devices *deviceSampler                           // nil: nothing has counters
+	watch   *watcher                                 // nil: contention is not looked for
+	wake    chan struct{}                            // capacity 1: the tick is wanted at once
+	oldest  atomic.Pointer[map[string]time.Duration] // when the oldest process of each allocation started, CLOCK_MONOTONIC; of the last tick
+	publish *publisher                               // nil: no metrics file
 	policy  decide.Policy
 	state   decide.State
 	build   metrics.Build
@@ -89,9 +98,9 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 	if parts.releaseAge == 0 {
 		parts.releaseAge = releaseAge
 	}
-	a := &app{config: config, log: log.With("component", "agent"), baseLog: log, parts: parts, build: buildInfo(), policy: decide.Policy{
+	a := &app{wake: make(chan struct{}, 1), config: config, log: log.With("component", "agent"), baseLog: log, parts: parts, build: buildInfo(), policy: decide.Policy{
 		SlicesPerGPU: config.SlicesPerGPU, MarginBytes: config.MemoryMarginBytes, MinSliceBytes: ledger.SliceUnit, RecoverAfter: recoverAfterTicks,
-		ReleaseAge: parts.releaseAge, ReleaseAfter: releaseAfterTicks}}
+		ReleaseAge: parts.releaseAge, ReleaseAfter: releaseAfterTicks, MarkAllocated: config.ContentionMarkAllocated}}
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err := a.open(); err != nil {
 		return err
@@ -110,6 +119,12 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 		group.Go(func() error { return a.steer.run(ctx) })
 		if a.samples != nil {
 			group.Go(func() error { return a.samples.run(ctx) })
+		}
+	}
+	if a.watch != nil {
+		group.Go(func() error { return a.watch.run(ctx) })
+		if a.devices != nil {
+			group.Go(func() error { return a.devices.run(ctx) })
 		}
 	}
 	if a.publish != nil {
@@ -145,6 +160,13 @@ func (a *app) open() error {
 	if a.config.ComputeMode != ledger.ComputeNone || slices.ContainsFunc(a.books.Snapshot(), isSteered) {
 		a.steer = newSteerer(a.books, a.pages, a.samples, a.baseLog)
 	}
+	if a.config.Contention == contentionReport || a.config.Contention == contentionHealth {
+		a.watch = a.newWatcher()
+		a.watch.restore() // before the first tick: what was contended is not offered
+		if a.steer != nil {
+			a.steer.cuts = a.watch.cuts
+		}
+	}
 	a.server, err = plugin.New(pluginConfig(a.config, a.build.LibraryBuildID, a.parts.timing), a.books, a.pages, a.baseLog)
 	if err != nil {
 		return fmt.Errorf("make plugin: %w", err)
@@ -168,11 +190,14 @@ func pluginConfig(config Config, buildID string, timing plugin.Timing) plugin.Co
 func libraryDir(config Config) string { return filepath.Join(config.StateDir, libraryDirectory) }
 
 func (a *app) openSources() {
-	gpus, samples := a.parts.gpus, a.parts.samples
+	gpus, samples, devices := a.parts.gpus, a.parts.samples, a.parts.devices
 	if gpus == nil {
 		reader := nvml.New(a.config.NVMLLibrary, nvml.TickPatience, time.Now)
 		a.onClose(reader.Close)
-		gpus, samples = reader, reader
+		gpus, samples, devices = reader, reader, reader
+	}
+	if devices != nil {
+		a.devices = newDeviceSampler(devices)
 	}
 	if samples != nil {
 		a.samples = newSampler(samples, procs.NewKeyring(a.parts.procRoot, a.pagesPath))

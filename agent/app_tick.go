@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
@@ -28,6 +30,7 @@ func (a *app) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+		case <-a.wake: // a card became contended, or recovered
 		}
 		err := a.tick(ctx)
 		a.noted.change(a.log, subject{stage: stageOffer}, err)
@@ -46,7 +49,8 @@ func (a *app) tick(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // stopping: what could not be read now means nothing
 	}
-	decisions, state := decide.Decide(snapshot, nil, a.policy, a.state)
+	a.noteProcesses(snapshot)
+	decisions, state := decide.Decide(snapshot, a.contended(), a.policy, a.state)
 	a.state = state
 	a.report(snapshot, decisions)
 	a.applyAllocations(snapshot, decisions)
@@ -55,6 +59,59 @@ func (a *app) tick(ctx context.Context) error {
 		a.publish.offer(a.view(snapshot, decisions))
 	}
 	return err
+}
+
+// hurryTick makes the next tick come at once. Any goroutine may call it.
+func (a *app) hurryTick() {
+	select {
+	case a.wake <- struct{}{}:
+	default: // it comes already
+	}
+}
+
+// contended are the verdicts that a card's health follows; none where contention is only reported.
+func (a *app) contended() []decide.ContentionVerdict {
+	if a.watch == nil || a.config.Contention != contentionHealth {
+		return nil
+	}
+	return a.watch.verdicts()
+}
+
+// noteProcesses keeps when the oldest process of each allocation started.
+func (a *app) noteProcesses(snapshot *monitor.Snapshot) {
+	now, sinceBoot := limiter.MonotonicNow(), bootTime()
+	oldest := map[string]time.Duration{}
+	for _, allocation := range snapshot.Allocations {
+		if allocation.OldestProcess > 0 {
+			started := time.Duration(min(allocation.OldestProcess, mostTicks)) * clockTick
+			oldest[allocation.Key] = min(now, max(1, now-(sinceBoot-started)))
+		}
+	}
+	a.oldest.Store(&oldest)
+}
+
+// Start times of processes are in ticks of a hundredth of a second, on every Linux that programs see.
+const (
+	clockTick = time.Second / 100
+	mostTicks = 1 << 40 // some centuries: what a page claims may be anything
+)
+
+// bootTime is the time since the machine started, sleep included.
+func bootTime() time.Duration {
+	var at unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &at); err != nil {
+		panic(err) // there is no Linux without this clock
+	}
+	return time.Duration(at.Nano())
+}
+
+// processStarted is when the oldest process of an allocation started, CLOCK_MONOTONIC; 0: not known. Any goroutine may
+// call it.
+func (a *app) processStarted(key string) time.Duration {
+	if oldest := a.oldest.Load(); oldest != nil {
+		return (*oldest)[key]
+	}
+	return 0
 }
 
 // report logs what an operator acts on: changes, never the same state twice.
@@ -188,7 +245,7 @@ func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metri
 		steering = a.steer.view()
 	}
 	return metrics.View{
-		Snapshot: snapshot, Decisions: decisions, Steering: steering, TamperedTotal: a.state.TamperedTotal, Build: a.build,
+		Snapshot: snapshot, Decisions: decisions, Steering: steering, Contention: a.watch.view(), TamperedTotal: a.state.TamperedTotal, Build: a.build,
 		Slices: countSlices(a.server.Slices(), a.books.Held()),
 		Plugin: metrics.Plugin{Registered: status.Registered, Registrations: status.Registrations,
 			RegistrationFailures: status.RegistrationFailures, Allocations: status.Allocations,

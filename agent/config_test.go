@@ -97,7 +97,7 @@ func TestBadValues(t *testing.T) {
 		{"contention", "on", "off, report, health"}, {"contention-preset", "slow", "default, fast, custom"},
 		{"contention-above", "0", percentRule}, {"contention-above", "25%", percentRule}, {"contention-below", "", percentRule},
 		{"contention-bad-for", "60", "a unit is missing"}, {"contention-bad-for", "2s", "10s to 1h"}, {"contention-good-for", "2h", "10s to 1h"},
-		{"contention-hold", "1h", "10s to 30m"}, {"contention-lever-for", "forever", "10s to 1h"}, {"contention-mark-allocated", "yes", "true, false"},
+		{"contention-hold", "1h", "10s to 30m"}, {"contention-lever-for", "forever", "30s to 30m"}, {"contention-mark-allocated", "yes", "true, false"},
 		{"contention-lever", "100", "1 to 99"}, {"contention-lever", "-1", "1 to 99"}, {"contention-lever", "", "1 to 99"},
 		{"probes", "on", "auto, full, sampled, off"}, {"witness", "shoot", "off, report, freeze, kill"}, {"witness-overhead", "5%", "unknown suffix"},
 		{"witness-overhead", "", "want e.g. 4Gi"}, {"witness-trusted-namespaces", "a,B", "name of a namespace"}, {"witness-trusted-namespaces", "a.b", "name of a namespace"},

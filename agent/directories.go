@@ -21,6 +21,7 @@ const (
 	lockFile         = "lock"
 	recordsDirectory = "records"
 	libraryDirectory = "library"
+	healthFile       = "health.json" // verdicts about contention
 )
 
 // checkOverlap says which of the configured directories are equal to, inside or above another one of which they have
@@ -120,5 +121,5 @@ func isPagesEntry(name string) bool {
 }
 
 func isStateEntry(name string) bool {
-	return slices.Contains([]string{lockFile, recordsDirectory, libraryDirectory}, name)
+	return slices.Contains([]string{lockFile, recordsDirectory, libraryDirectory, healthFile}, name)
 }

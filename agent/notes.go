@@ -31,6 +31,12 @@ const (
 	stageOverShare = "share"     // its use of GPU time is above its share
 	stageHeld      = "cap"       // its share makes it wait
 	stageMeasure   = "measure"   // the driver's samples of its use
+	stageRecall    = "recall"    // verdicts of an earlier agent
+	stageRemember  = "remember"  // keeping verdicts for a later one
+	stageDRAM      = "dram"      // the card's counter of memory bandwidth
+	stagePCIe      = "pcie"      // its counters of PCIe traffic
+	stageSharing   = "sharing"   // how it is shared
+	stageBlind     = "blind"     // the verdict about a card cannot change
 )
 
 // wording is what is said of a stage when a fault begins and when it is over.
@@ -49,7 +55,17 @@ var wording = map[string]struct{ fault, over string }{
 	stageHeld:      {"container waits for GPU time most of the time: its share binds", "container no longer waits for GPU time most of the time"},
 	stageMeasure: {"use of GPU time is not measured: the driver has no samples; the containers' own measurements hold",
 		"use of GPU time is measured"},
+	stageRecall:   {"verdicts of an earlier agent could not be read; contention is judged anew", "verdicts of an earlier agent were read"},
+	stageRemember: {"verdicts are not kept; after a restart contention is judged anew", "verdicts are kept"},
+	stageDRAM: {"bandwidth of the GPU's memory is not measured: the card has no counter for it (GPM: Hopper and later); contention on it cannot be told",
+		"bandwidth of the GPU's memory is measured"},
+	stagePCIe:    {"PCIe traffic of the GPU is not measured: the driver tells none; contention on it cannot be told", "PCIe traffic of the GPU is measured"},
+	stageSharing: {"how the GPU is shared cannot be told; contention on it is not judged as to kernels", "how the GPU is shared can be told"},
+	stageBlind:   {"GPU stays contended: what would acquit it cannot be seen", "contention of the GPU can be seen again"},
 }
+
+// asGranted are stages that are no fault: they are said as information.
+var asGranted = map[string]bool{stageHeld: true, stageDRAM: true, stagePCIe: true, stageSharing: true}
 
 // LogValue implements slog.LogValuer: only what says something.
 func (s subject) LogValue() slog.Value {
@@ -99,7 +115,7 @@ func (n *notes) turn(log *slog.Logger, about subject, holds bool, details func()
 	case holds && !lasting:
 		n.said[about] = ""
 		say := log.Warn
-		if about.stage == stageHeld { // as it was granted
+		if asGranted[about.stage] {
 			say = log.Info
 		}
 		say(wording[about.stage].fault, append([]any{"", about}, details()...)...)

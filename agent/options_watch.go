@@ -73,7 +73,7 @@ func watchOptions() []option {
 			c.ContentionLeverPercent = percent
 			return nil
 		}},
-		{"contention-lever-for", "2m0s", "how long the antagonist is held down, 10s to 1h", durationOption(10*time.Second, time.Hour, func(c *Config, d time.Duration) { c.ContentionLeverFor = d })},
+		{"contention-lever-for", "2m0s", "how long the antagonist is held down, 30s to 30m", durationOption(30*time.Second, 30*time.Minute, func(c *Config, d time.Duration) { c.ContentionLeverFor = d })},
 		{"probes", wordAuto, "eBPF probes on the driver's library, which count calls from outside: auto (as much as kernel and capabilities allow and is cheap), full, sampled or off", func(c *Config, text string) error {
 			c.Probes = text
 			return oneOf(text, wordAuto, "full", "sampled", wordOff)

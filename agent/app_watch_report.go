@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// app_watch_report.go says what of a look an operator acts on: once when it begins and once when it is over.
+
+package main
+
+import (
+	"math"
+
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// settledAfter is after how many looks a card's counters are known: two samples of GPM are needed.
+const settledAfter = 5
+
+// report logs changes.
+func (w *watcher) report(concluded decide.Contention, health decide.HealthVerdicts) {
+	for _, transition := range health.Transitions {
+		attributes := append([]any{"gpu", transition.UUID}, w.contentionEvidence(transition.Evidence)...)
+		attributes = append(attributes, "reason", transition.Reason)
+		switch transition.Kind {
+		case decide.TransitionContended:
+			w.log.Warn("GPU is contended", attributes...)
+		case decide.TransitionRecovered:
+			w.log.Info("GPU is no longer contended", attributes...)
+		case decide.TransitionCut:
+			w.log.Warn("container is given less of the GPU's time for a while: it slows others", attributes...)
+		case decide.TransitionUncut:
+			w.log.Info("container has its part of the GPU's time again", attributes...)
+		}
+	}
+	for uuid, card := range w.cards {
+		if w.looks < settledAfter || card.Err != nil || card.Sharing == source.SharingMIG {
+			continue
+		}
+		w.noted.turn(w.log, subject{stage: stageDRAM, gpu: uuid}, !card.DRAM.Known, noDetails)
+		w.noted.turn(w.log, subject{stage: stagePCIe, gpu: uuid}, !card.PCIeRX.Known || !card.PCIeTX.Known, noDetails)
+		w.noted.turn(w.log, subject{stage: stageSharing, gpu: uuid}, card.Sharing == source.SharingUnknown, noDetails)
+	}
+	for _, verdict := range health.GPUs {
+		w.noted.turn(w.log, subject{stage: stageBlind, gpu: verdict.UUID}, verdict.Contended && verdict.Blind != "",
+			func() []any { return []any{"reason", verdict.Blind} })
+	}
+}
+
+// contentionEvidence names the containers and the figures.
+func (w *watcher) contentionEvidence(found decide.Evidence) []any {
+	percent := func(part float64) float64 { return math.Round(part*1000) / 10 }
+	attributes := []any{"resource", string(found.Resource), "victim", w.name(found.Victim)}
+	if found.Antagonist != "" {
+		attributes = append(attributes, "antagonist", w.name(found.Antagonist), "confidence_percent", percent(found.Confidence))
+	}
+	return append(attributes, "lost_percent_10s", percent(found.Avg10), "lost_percent_60s", percent(found.Avg60),
+		"device_percent", percent(found.DeviceRatio), "samples", found.Samples)
+}
+
+// name is a container for people: its pod and name, or its allocation.
+func (w *watcher) name(key string) string {
+	record, held := w.books.Record(key)
+	if !held || record.Pod == nil || record.Pod.Pod == "" {
+		return key
+	}
+	return record.Pod.Namespace + "/" + record.Pod.Pod + "/" + record.Pod.Container
+}

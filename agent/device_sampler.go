@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// device_sampler.go reads the counters of cards in a goroutine of its own: some block for 20 ms each, and the driver may
+// hang; whoever looks waits no longer than its patience, and sees then that the cards do not answer.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// devicePatience is how long a look waits for the counters. Without GPM they take 40 ms a card.
+const devicePatience = 2 * time.Second
+
+// errNoCounters is the state of cards of which nothing can be read, by this agent's parts.
+var errNoCounters = errors.New("no counters: this agent has no source of them")
+
+// errNoAnswer is the state of a driver that hangs.
+var errNoAnswer = errors.New("the driver has not answered")
+
+// deviceSampler asks one question at a time. A nil one has no counters.
+type deviceSampler struct {
+	devices   source.Devices
+	questions chan []string // cards; nil: all, and all of their counters
+	answers   chan deviceAnswer
+	patience  time.Duration
+
+	// The rest is of the goroutine that looks.
+	waiting bool          // a question is not answered yet
+	since   time.Duration // for how long, CLOCK_MONOTONIC
+}
+
+type deviceAnswer struct {
+	samples []source.DeviceSample
+	all     bool
+	err     error
+}
+
+func newDeviceSampler(devices source.Devices) *deviceSampler {
+	return &deviceSampler{devices: devices, questions: make(chan []string, 1), answers: make(chan deviceAnswer, 1), patience: devicePatience}
+}
+
+// run answers questions until ctx ends.
+func (s *deviceSampler) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case cards := <-s.questions:
+			samples, err := s.devices.Devices(ctx, cards)
+			s.answers <- deviceAnswer{samples, cards == nil, err} // there is room: one question at a time
+		}
+	}
+}
+
+// ask reads the counters of the cards that are named, or of all (nil). An answer that came too late is dropped.
+func (s *deviceSampler) ask(ctx context.Context, cards []string, now time.Duration) deviceAnswer {
+	if s == nil {
+		return deviceAnswer{all: cards == nil, err: errNoCounters}
+	}
+	late := func(waited time.Duration) deviceAnswer {
+		return deviceAnswer{all: cards == nil, err: fmt.Errorf("%w for %s", errNoAnswer, waited.Round(time.Second))}
+	}
+	if s.waiting {
+		select {
+		case <-s.answers:
+			s.waiting = false
+		default:
+			return late(now - s.since) // it was waited for before: this look goes on at once
+		}
+	}
+	s.questions <- cards
+	s.waiting, s.since = true, now
+	timer := time.NewTimer(s.patience)
+	defer timer.Stop()
+	select {
+	case answer := <-s.answers:
+		s.waiting = false
+		return answer
+	case <-ctx.Done():
+		return deviceAnswer{all: cards == nil, err: ctx.Err()}
+	case <-timer.C:
+		return late(s.patience)
+	}
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// health_record.go keeps the verdicts about contention in the state directory, so that a restart of the agent neither
+// offers a contended card for the minutes that it takes to see the contention again, nor forgets how often it came.
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/internal/atomicfile"
+)
+
+const (
+	// keepEvery is how often the record is written while a card is contended: a verdict's age is part of it.
+	keepEvery = time.Minute
+	// longestRecord bounds what is read back.
+	longestRecord = 1 << 20
+)
+
+// healthRecord is the file. A nil one keeps nothing.
+type healthRecord struct {
+	path    string
+	now     func() time.Time
+	written time.Time
+	filled  bool // what was written last holds verdicts
+}
+
+// healthText is the file's text.
+type healthText struct {
+	Written time.Time           `json:"written"`
+	Verdict decide.HealthRecord `json:"verdicts"`
+}
+
+func newHealthRecord(path string, now func() time.Time) *healthRecord {
+	return &healthRecord{path: path, now: now}
+}
+
+// read returns the state of the record, as of now. No record is no error.
+func (r *healthRecord) read(now time.Duration) (decide.HealthState, error) {
+	if r == nil {
+		return decide.HealthState{}, nil
+	}
+	file, err := os.OpenFile(r.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return decide.HealthState{}, nil
+	}
+	if err != nil {
+		return decide.HealthState{}, fmt.Errorf("read verdicts: %w", err)
+	}
+	defer file.Close()
+	raw, err := io.ReadAll(io.LimitReader(file, longestRecord))
+	if err != nil {
+		return decide.HealthState{}, fmt.Errorf("read verdicts: %w", err)
+	}
+	var text healthText
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return decide.HealthState{}, fmt.Errorf("read verdicts of %s: %w", r.path, err)
+	}
+	r.filled = len(text.Verdict.GPUs) > 0
+	return decide.RestoreHealth(text.Verdict, r.now().Sub(text.Written), now), nil
+}
+
+// keep writes the verdicts when something moved, or when it is time to.
+func (r *healthRecord) keep(state decide.HealthState, now time.Duration, moved bool) error {
+	if r == nil || !moved && r.now().Sub(r.written) < keepEvery {
+		return nil
+	}
+	record := state.Record(now)
+	if len(record.GPUs) == 0 && !r.filled {
+		return nil
+	}
+	at := r.now()
+	text, err := json.Marshal(healthText{at, record})
+	if err != nil {
+		return fmt.Errorf("keep verdicts: %w", err)
+	}
+	r.written = at // also where it fails: not at every look
+	if err := atomicfile.WriteFile(r.path, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("keep verdicts: %w", err)
+	}
+	r.filled = len(record.GPUs) > 0
+	return nil
+}
+
+// restore takes the verdicts of an earlier agent over. They stand until there is a look.
+func (w *watcher) restore() {
+	now := w.now()
+	state, err := w.record.read(now)
+	w.noted.change(w.log, subject{stage: stageRecall}, err)
+	w.verdict = state
+	health, _ := decide.JudgeContention(decide.Contention{}, w.health, state, now)
+	w.last.Store(&watched{seen: &monitor.Contention{}, health: health})
+}
+
+// keep writes the verdicts down.
+func (w *watcher) keep(moved bool) {
+	w.noted.change(w.log, subject{stage: stageRemember}, w.record.keep(w.verdict, w.now(), moved))
+}
