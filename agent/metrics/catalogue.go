@@ -41,7 +41,7 @@ var sliceLabels = []string{"allocation", "gpu_uuid", "namespace", "pod", "contai
 // catalogue is every metric of vgpud.prom, in the order of the documentation. The row of dropped series is the last
 // one: it counts what was left out of those before it.
 func catalogue() []row {
-	return slices.Concat(sliceRows(), computeRows(), contentionRows(), gpuRows(), contentionGPURows(), agentRows())
+	return slices.Concat(sliceRows(), computeRows(), contentionRows(), gpuRows(), contentionGPURows(), outsideRows(), agentRows())
 }
 
 func sliceRows() []row {
@@ -233,8 +233,18 @@ func sourcesUp(view View) []sample {
 	if view.Steering.Sampled {
 		samples = append(samples, sample{[]string{SourceUtilization}, truth(view.Steering.SampleUp)})
 	}
+	for _, status := range view.Outside.Sources {
+		if !status.Absent && !isSource(view.Snapshot, status.Name) {
+			samples = append(samples, sample{[]string{status.Name}, truth(status.Up)})
+		}
+	}
 	if view.Contention.Counters && view.Contention.Looks > 0 {
 		samples = append(samples, sample{[]string{SourceCounters}, truth(view.Contention.Up)})
 	}
 	return samples
+}
+
+// isSource says whether the tick tells of a source itself.
+func isSource(snapshot *monitor.Snapshot, name string) bool {
+	return slices.ContainsFunc(snapshot.Sources, func(status monitor.SourceStatus) bool { return status.Name == name })
 }

@@ -18,6 +18,7 @@ type View struct {
 	Decisions     decide.Decisions
 	Steering      Steering
 	Contention    Contention
+	Outside       Outside
 	TamperedTotal uint64
 	Slices        []SliceCounts
 	Plugin        Plugin

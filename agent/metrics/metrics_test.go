@@ -66,6 +66,14 @@ func exampleView() View {
 			},
 		},
 		Contention: exampleContention(),
+		Outside: Outside{On: true, Sources: []monitor.SourceStatus{{Name: "process-memory", Up: true}, {Name: "probes", Absent: true}, {Name: "nvml"}},
+			Probes: Probes{Mode: "sampled", Reason: "a hit costs 6 µs", HitCostSeconds: 6e-6, Libraries: 2, Unobservable: 1},
+			Containers: []ContainerCalls{{Namespace: "md", Pod: "benchmem-01", Container: "gmx",
+				Calls: monitor.Calls{Copies: [4]monitor.Count{{Calls: 2, Bytes: 1 << 20}}, UntoldCopies: monitor.Count{Calls: 1, Bytes: 7}, Contexts: 1, Missed: 3}}},
+			Findings: []decide.Finding{{Kind: decide.WitnessNoSlot, GPUUUID: "GPU-a", Namespace: "md", Pod: "sly", ContainerID: "abcd", PID: 7},
+				{Kind: decide.WitnessNoSlot, GPUUUID: "GPU-a", Namespace: "md", Pod: "sly", ContainerID: "abcd", PID: 8}},
+			Found: map[decide.WitnessKind]uint64{decide.WitnessNoSlot: 2}, Unaccounted: map[string]uint64{"GPU-a": 1 << 30}, Frozen: 1,
+			Events: Events{On: true, Sent: 5, Dropped: 1}},
 		Decisions: decide.Decisions{
 			GPUs:        []decide.GPUVerdict{{UUID: "GPU-a", Healthy: true, Reason: "ok"}, {UUID: "GPU-b", Reason: "gpu-lost"}},
 			Allocations: []decide.AllocationVerdict{{Key: "k1", OverLimit: true}, {Key: "k2", Tampered: true, Frozen: true}, {Key: "k3", Missing: true}},
@@ -288,7 +296,9 @@ func TestContentionLeavesOutWhatIsNotKnown(t *testing.T) {
 	for name, want := range map[string]int{"vgpud_slice_copied_bytes_total": 4, "vgpud_slice_sync_stalled_seconds_total": 1, "vgpud_slice_pressure_ratio": 6,
 		"vgpud_slice_pressure_stalled_seconds_total": 2, "vgpud_slice_bandwidth_estimated_ratio": 1, "vgpud_slice_bandwidth_confidence_ratio": 2,
 		"vgpud_gpu_busy_ratio": 1, "vgpud_gpu_dram_bandwidth_ratio": 1, "vgpud_gpu_sampling_period_seconds": 4, "vgpud_gpu_throttled": 5,
-		"vgpud_gpu_bandwidth_unattributed_ratio": 1, "vgpud_gpu_contended": 2, "vgpud_gpu_contention_info": 1, "vgpud_gpu_contention_transitions_total": 4} {
+		"vgpud_gpu_bandwidth_unattributed_ratio": 1, "vgpud_gpu_contended": 2, "vgpud_gpu_contention_info": 1,
+		"vgpud_container_calls_total": 6, "vgpud_container_copied_bytes_total": 5, "vgpud_witness_findings": 5, "vgpud_witness_finding_info": 1,
+		"vgpud_source_up": 5, "vgpud_gpu_contention_transitions_total": 4} {
 		if got := len(families[name].GetMetric()); got != want {
 			t.Errorf("%s has %d series, want %d", name, got, want)
 		}
