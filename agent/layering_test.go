@@ -41,6 +41,7 @@ var allowedImports = map[string][]string{
 	"agent/demo":             {"plugin", "plugin/ledger", "plugin/kubelettest", "limiter"},
 	"agent/top":              {"agent/control"},
 	"agent/metrics":          {"agent/monitor", "agent/decide", "internal/atomicfile"},
+	"agent/top":            {"agent/control"},
 	"bpf":                    {},
 	"limiter":                {},
 	"plugin":                 {"plugin/ledger", "internal/atomicfile"},
