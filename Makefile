@@ -21,7 +21,7 @@ REVISION := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),
 # A nested make takes our job server where there is one, and -j otherwise. V=1 shows its commands, in tests too.
 SUBMAKE = $(MAKE) $(if $(V),,-s) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
-.PHONY: help build shim sim agent client demo test check e2e bench-shim bench-compute test-gpu format docs tools clean need-build
+.PHONY: help build shim sim agent client demo test check e2e bench-shim bench-compute bench-contention test-gpu format docs tools clean need-build
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +68,9 @@ bench-shim: shim sim ## Measure what libvgpu adds to a call, in ns, also as JSON
 
 bench-compute: build ## Measure how exactly shares of GPU time are held, into docs/benchmarks (root)
 	@go run ./scripts/computebench --build $(OUT) --out docs/benchmarks
+
+bench-contention: build ## Measure how contention is found and told from what is none, into docs/benchmarks (root)
+	@go run ./scripts/contentionbench --build $(OUT) --out docs/benchmarks
 
 test-gpu: build bench-shim ## Check caps, views and costs on a real GPU and driver
 	@scripts/test-gpu.sh

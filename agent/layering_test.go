@@ -50,14 +50,17 @@ var allowedImports = map[string][]string{
 	"internal/atomicfile":    {},
 	"internal/require":       {},
 
-	"scripts/benchnode":            {"limiter", "plugin/kubelettest"},
-	"scripts/benchpage":            {},
-	"scripts/computebench":         {"limiter", "scripts/benchnode", "scripts/benchpage", "scripts/computebench/scene", "scripts/computebench/virtual"},
-	"scripts/computebench/scene":   {},
-	"scripts/computebench/virtual": {"agent/decide", "agent/monitor", "agent/source", "limiter", "scripts/computebench/scene"},
-	"scripts/computetest":          {}, // tests alone
-	"scripts/gendocs":              {},
-	"scripts/tally":                {},
+	"scripts/benchnode":               {"limiter", "plugin/kubelettest"},
+	"scripts/benchpage":               {},
+	"scripts/computebench":            {"limiter", "scripts/benchnode", "scripts/benchpage", "scripts/computebench/scene", "scripts/computebench/virtual"},
+	"scripts/computebench/scene":      {},
+	"scripts/computebench/virtual":    {"agent/decide", "agent/monitor", "agent/source", "limiter", "scripts/computebench/scene"},
+	"scripts/computetest":             {}, // tests alone
+	"scripts/contentionbench":         {"agent/control", "agent/decide", "agent/monitor", "limiter", "scripts/benchnode", "scripts/benchpage", "scripts/contentionbench/scene", "scripts/contentionbench/virtual"},
+	"scripts/contentionbench/scene":   {},
+	"scripts/contentionbench/virtual": {"agent/monitor", "agent/source", "scripts/contentionbench/scene"},
+	"scripts/gendocs":                 {},
+	"scripts/tally":                   {},
 }
 
 // testImports may be used by any test on top of the package's own row.

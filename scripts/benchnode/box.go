@@ -27,6 +27,7 @@ import (
 type Box struct {
 	Pages   string   // directory of its pages, on the host
 	Program *Process // nil before Launch
+	Pod     kubelettest.Pod
 	node    *Node
 	env     []string
 	script  string             // binds its files, then becomes the program that is given as arguments
@@ -48,7 +49,7 @@ func (n *Node) Admit(ctx context.Context, name string, count, first int) (*Box, 
 	if _, err := n.Kubelet.StartContainer(ctx, pod.UID, "c"); err != nil {
 		return nil, fmt.Errorf("start container of %s: %w\n%s", name, err, n.AgentLog())
 	}
-	b := &Box{node: n, ready: make(chan time.Duration, 1)}
+	b := &Box{Pod: pod, node: n, ready: make(chan time.Duration, 1)}
 	root := filepath.Join(n.Dir, fmt.Sprintf("c%d", number))
 	for _, m := range allocation.Response.GetMounts() {
 		target := filepath.Join(root, m.GetContainerPath())

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vgpud/vgpud/scripts/contentionbench/scene"
+	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
+)
+
+// TestShortForm is the short form of `make bench-contention`: rows in virtual time with one seed. Ours meets its targets.
+func TestShortForm(t *testing.T) {
+	for _, r := range allRows() {
+		if !r.short {
+			continue
+		}
+		t.Run(r.id, func(t *testing.T) {
+			t.Parallel()
+			records, _ := runRow(r, 1, io.Discard)
+			for _, made := range records {
+				if made.Kind == kindOurs && !made.Pass {
+					t.Errorf("target: %s\n%s", made.Target, made.line())
+				}
+			}
+		})
+	}
+}
+
+// TestPeersFail: rules that are known to fail on a row do; else the rows flatter everybody.
+func TestPeersFail(t *testing.T) {
+	for id, rules := range map[string][]string{"bursts": {rule20, rule30, ruleOutlier}, "oscillation": {rule20, ruleDwell}, "self": {ruleDevice},
+		"time-slices": {rule20}, "dvfs": {rule20}, "downtrain": {rule20, rule30}} {
+		for _, r := range allRows() {
+			if r.id != id {
+				continue
+			}
+			records, _ := runRow(r, 1, io.Discard)
+			for _, made := range records {
+				if slices.Contains(rules, made.Rule) && made.Pass {
+					t.Errorf("%s passes %s: %s", made.Rule, id, made.line())
+				}
+			}
+		}
+	}
+}
+
+// TestLevels: victims lose what the row says, as the model knows it, and nothing where nobody disturbs them.
+func TestLevels(t *testing.T) {
+	for _, r := range allRows() {
+		if r.level == 0 {
+			continue
+		}
+		at := disturbed
+		if r.expect != nil {
+			at = r.expect.span
+		}
+		m := virtual.New(r.scene)
+		m.Look(at.from+time.Minute, false)
+		before := m.Truth(0)
+		m.Look(at.from+6*time.Minute, false)
+		lost := 0.0
+		for on, stalled := range m.Truth(0).Stalled {
+			lost = max(lost, float64(stalled-before.Stalled[on])/float64(5*time.Minute))
+		}
+		if math.Abs(lost-r.level) > levelWithin {
+			t.Errorf("%s: the victim loses %.3f of its time, the row says %.2f", r.id, lost, r.level)
+		}
+	}
+}
+
+func TestRowsAreSound(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range slices.Concat(allRows(), realRows()) {
+		if seen[r.id] {
+			t.Errorf("two rows are called %s", r.id)
+		}
+		seen[r.id] = true
+		if r.expect == nil {
+			continue
+		}
+		if !slices.ContainsFunc(r.scene.Tenants, func(t scene.Tenant) bool { return t.Name == r.expect.antagonist }) || r.expect.to > r.scene.Length {
+			t.Errorf("%s: expects %+v, which its scene does not have", r.id, *r.expect)
+		}
+	}
+	for _, r := range allRealRows() {
+		if tenants := len(r.scene.Tenants); len(r.slices) != tenants || len(r.programs) != tenants {
+			t.Errorf("%s: %d tenants, %d shares, %d programs", r.id, tenants, len(r.slices), len(r.programs))
+		}
+	}
+}
+
+// outcomeOf is an hour with these episodes.
+func outcomeOf(r row, episodes ...episode) outcome {
+	return outcome{row: r, length: time.Hour, episodes: map[string][]episode{ruleDefault: episodes}}
+}
+
+func TestVerdictsAreJudged(t *testing.T) {
+	quiet := row{id: "q", scene: scene.Scene{Length: time.Hour, Tenants: []scene.Tenant{{Name: "victim"}, {Name: "neighbour"}, {Name: "third"}}}}
+	noisy := quiet
+	noisy.expect = &expectation{span{10 * time.Minute, 20 * time.Minute}, "neighbour"}
+	key := virtual.Key(scene.Tenant{Name: "neighbour"})
+	for name, c := range map[string]struct {
+		o      outcome
+		missed int
+	}{
+		"nothing":            {outcomeOf(quiet), 0},
+		"a verdict":          {outcomeOf(quiet, episode{time.Minute, 2 * time.Minute, key}), 2},
+		"found":              {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, key}), 0},
+		"nobody named":       {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, ""}), 0},
+		"wrong one":          {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, virtual.Key(scene.Tenant{Name: "third"})}), 2},
+		"not found":          {outcomeOf(noisy), 1},
+		"too late":           {outcomeOf(noisy, episode{13 * time.Minute, 23 * time.Minute, key}), 1},
+		"not over":           {outcomeOf(noisy, episode{11 * time.Minute, 0, key}), 2},
+		"flaps":              {outcomeOf(noisy, episode{11 * time.Minute, 13 * time.Minute, key}, episode{14 * time.Minute, 23 * time.Minute, key}), 1},
+		"before it began":    {outcomeOf(noisy, episode{5 * time.Minute, 23 * time.Minute, key}), 2},
+		"again after it was": {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, key}, episode{30 * time.Minute, 31 * time.Minute, key}), 2},
+	} {
+		if missed := c.o.row.missed(ruleDefault, c.o.judgeVerdicts(ruleDefault)); len(missed) != c.missed {
+			t.Errorf("%s: missed %v, want %d", name, missed, c.missed)
+		}
+	}
+}
+
+func TestAttributionIsJudged(t *testing.T) {
+	var o outcome
+	for i := range 100 {
+		p := point{at: learning + time.Duration(i)*time.Second, attributed: map[string][]portion{"dram": {{0.6, 0.5, true}, {0, 0.4, false}, {0, 0.01, false}}}}
+		o.points = append(o.points, p)
+	}
+	var f Figures
+	o.judgeAttribution(&f)
+	if f.Attribution == nil || math.Abs(*f.Attribution-10) > 1e-6 || math.Abs(*f.Unknown-50) > 1e-6 {
+		t.Errorf("figures %+v", f.rounded())
+	}
+}
+
+func TestRealAndVirtualAreCompared(t *testing.T) {
+	there := Figures{Detect: new(30.0), Recover: new(100.0), Shown: new(70.0)}
+	for name, c := range map[string]struct {
+		here   Figures
+		missed int
+	}{
+		"same":          {there, 0},
+		"close":         {Figures{Detect: new(41.0), Recover: new(80.0), Shown: new(66.0)}, 0},
+		"later":         {Figures{Detect: new(50.0), Recover: new(80.0), Shown: new(66.0)}, 1},
+		"never":         {Figures{Detect: new(-1.0), Shown: new(70.0)}, 2},
+		"less pressure": {Figures{Detect: new(30.0), Recover: new(100.0), Shown: new(50.0)}, 1},
+		"false verdict": {Figures{Detect: new(30.0), Recover: new(100.0), Shown: new(70.0), False: 1}, 1},
+	} {
+		if missed := apart(c.here, there); len(missed) != c.missed {
+			t.Errorf("%s: missed %v, want %d", name, missed, c.missed)
+		}
+	}
+}
+
+// TestResults: what is written can be read again, and a later run of some rows keeps the others.
+func TestResults(t *testing.T) {
+	dir := t.TempDir()
+	run := func(pattern string) {
+		t.Helper()
+		if _, err := bench(context.Background(), options{row: regexp.MustCompile(pattern), virtual: true, seeds: 1, out: dir}, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("^pcie-2$")
+	run("^downtrain$")
+	data, err := os.ReadFile(filepath.Join(dir, recordsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var records []record
+	if err := json.Unmarshal(data, &records); err != nil {
+		t.Fatal(err)
+	}
+	if len(records) != 14 || records[0].Row != "downtrain" || records[13].Row != "pcie-2" {
+		t.Errorf("%d records from %s to %s, want seven of each row in the table's order", len(records), records[0].Row, records[len(records)-1].Row)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, pageFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| downtrain |", "| pcie-2 |", "(contention-downtrain.svg)"} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	var out, errors bytes.Buffer
+	for _, c := range []struct {
+		args []string
+		code int
+	}{{[]string{"--help"}, 0}, {[]string{"--list"}, 0}, {[]string{"--virtual", "--real"}, 2}, {[]string{"--row", "("}, 2}, {[]string{"--seeds", "0"}, 2}, {[]string{"more"}, 2}} {
+		if code := mainCode(c.args, &out, &errors); code != c.code {
+			t.Errorf("%v: code %d, want %d", c.args, code, c.code)
+		}
+	}
+	if !strings.Contains(out.String(), "sustained") || !strings.Contains(errors.String(), "--row") {
+		t.Errorf("--list and --help say %q, %q", out.String(), errors.String())
+	}
+}

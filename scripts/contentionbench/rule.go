@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// The shipped rule: decide.JudgeContention behind decide.Contend, and what decide.Decide makes of it for a node of two cards,
+// one of which nobody uses.
+
+package main
+
+import (
+	"time"
+
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
+)
+
+const (
+	otherCard  = "GPU-00000000-0000-4000-8000-000000000002"
+	cardMemory = 80 << 30
+)
+
+// shipped is ours, with one set of numbers.
+type shipped struct {
+	policy decide.HealthPolicy
+	health decide.HealthState
+	node   decide.State
+	told   []string // its transitions
+}
+
+// nodePolicy is what the agent uses by default.
+var nodePolicy = decide.Policy{SlicesPerGPU: 10, RecoverAfter: 1, MinSliceBytes: 256 << 20, ReleaseAge: time.Minute, ReleaseAfter: 3}
+
+func (s *shipped) look(seen *monitor.Contention, concluded decide.Contention) (bool, string) {
+	var verdicts decide.HealthVerdicts
+	verdicts, s.health = decide.JudgeContention(concluded, s.policy, s.health, seen.Now)
+	snapshot := &monitor.Snapshot{At: time.Unix(0, 0).Add(seen.Now), Sources: []monitor.SourceStatus{{Name: monitor.SourceNVML, Up: true}}}
+	for _, uuid := range []string{virtual.UUID, otherCard} {
+		snapshot.GPUs = append(snapshot.GPUs, monitor.GPU{UUID: uuid, Health: monitor.GPUReadable, TotalBytes: cardMemory, NUMANode: -1})
+	}
+	var decisions decide.Decisions
+	decisions, s.node = decide.Decide(snapshot, verdicts.GPUs, nodePolicy, s.node)
+	for _, t := range decisions.Transitions {
+		s.told = append(s.told, t.Reason+": "+t.Detail)
+	}
+	for _, gpu := range decisions.GPUs {
+		if gpu.UUID == virtual.UUID && !gpu.Healthy {
+			if gpu.Evidence == nil {
+				return true, gpu.Reason
+			}
+			return true, gpu.Evidence.Antagonist
+		}
+	}
+	return false, ""
+}
