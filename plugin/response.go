@@ -102,10 +102,35 @@ func mounts(rec ledger.Record, cfg Config) []*v1beta1.Mount {
 	}
 }
 
+// MountedFile is one file of an allocation: where its container finds it, and where it is on the host.
+type MountedFile struct{ ContainerPath, HostPath string }
+
+// MountedFiles are the files that a container of the allocation is to see.
+func MountedFiles(rec ledger.Record, libraryDir string) []MountedFile {
+	var files []MountedFile
+	for _, mount := range mounts(rec, Config{LibraryDir: libraryDir}) {
+		files = append(files, MountedFile{mount.ContainerPath, mount.HostPath})
+	}
+	return files
+}
+
 // pagesPath is the host directory of an allocation's pages.
 func pagesPath(rec ledger.Record) string { return filepath.Join(rec.PagesDir, rec.Key) }
 
 // preloadContent is the one line of the preload file: the library's path as the container sees it.
 func preloadContent(containerDir string) string {
 	return filepath.Join(containerDir, libraryName) + "\n"
+}
+
+// MountedFile is one file of ours that a container gets.
+type MountedFile struct{ ContainerPath, HostPath string }
+
+// MountedFiles lists what the response of a record has mounted, so that it can be seen whether the container still sees it.
+// libraryDir is Config.LibraryDir.
+func MountedFiles(rec ledger.Record, libraryDir string) []MountedFile {
+	var files []MountedFile
+	for _, mount := range mounts(rec, Config{LibraryDir: libraryDir}) {
+		files = append(files, MountedFile{ContainerPath: mount.GetContainerPath(), HostPath: mount.GetHostPath()})
+	}
+	return files
 }

@@ -99,18 +99,23 @@ func (k *Keyring) lookUp(pid int, own *directories) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	return pagesIn(mounts, own, k.path, pageMount), nil
+}
+
+// pagesIn finds the allocations of which a page is mounted, sorted. pattern finds a page's directory and key in a path.
+func pagesIn(mounts []mount, own *directories, path func(key string) string, pattern *regexp.Regexp) []string {
 	var keys []string
 	for _, there := range mounts {
-		match := pageMount.FindStringSubmatch(there.root)
+		match := pattern.FindStringSubmatch(there.root)
 		if match == nil || slices.Contains(keys, match[2]) {
 			continue
 		}
-		if own.locate(filepath.Dir(k.path(match[2]))) == (location{there.device, match[1]}) {
+		if own.locate(filepath.Dir(path(match[2]))) == (location{there.device, match[1]}) {
 			keys = append(keys, match[2])
 		}
 	}
 	slices.Sort(keys)
-	return keys, nil
+	return keys
 }
 
 // mount is one line of a mountinfo: a part of a file system, and where it is to be seen.
@@ -122,24 +127,40 @@ type mount struct {
 
 // mounts reads /proc/name/mountinfo, as far as it is bounded.
 func (t *Table) mounts(name string) ([]mount, error) {
+	lines, err := t.mountLines(name)
+	mounts := make([]mount, 0, len(lines))
+	for _, line := range lines {
+		mounts = append(mounts, line.mount)
+	}
+	return mounts, err
+}
+
+// mountLines is the same, with more of each line.
+func (t *Table) mountLines(name string) ([]mountLine, error) {
 	file, err := os.Open(filepath.Join(t.root, "proc", name, "mountinfo"))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	var mounts []mount
+	lines := []mountLine{}
 	scanner := bufio.NewScanner(io.LimitReader(file, maxMountinfoBytes))
 	scanner.Buffer(nil, maxMountLine)
 	for scanner.Scan() {
 		fields := strings.SplitN(scanner.Text(), " ", 6) // number, parent, device, root, point, more
-		if len(fields) == 6 {
-			mounts = append(mounts, mount{device: fields[2], root: unescape(fields[3]), point: unescape(fields[4])})
+		if len(fields) != 6 {
+			continue
 		}
+		line := mountLine{mount: mount{device: fields[2], root: unescape(fields[3]), point: unescape(fields[4])}}
+		line.id, _ = strconv.ParseUint(fields[0], 10, 64)
+		if _, after, found := strings.Cut(fields[5], " - "); found {
+			line.kind, _, _ = strings.Cut(after, " ")
+		}
+		lines = append(lines, line)
 	}
 	if err := scanner.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
 		return nil, err
 	}
-	return mounts, nil
+	return lines, nil
 }
 
 // unescape undoes what the kernel does to blanks and backslashes in paths: \ooo.

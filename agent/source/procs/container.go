@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+package procs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vgpud/vgpud/agent/source"
+)
+
+// containerPattern is the ID in a component of a cgroup path: plain (cgroupfs), cri-containerd-ID.scope, crio-ID.scope,
+// docker-ID.scope, or slice:cri-containerd:ID. The process that watches a container of CRI-O has a group of its own, with
+// "conmon" in its name, and is the host's.
+var containerPattern = regexp.MustCompile(`^(?:.*[-:])?([0-9a-f]{64})(?:\.scope)?$`)
+
+// cgroups finds the inodes of control groups. Processes are told apart by that of the memory controller's hierarchy, or of
+// the one hierarchy where there is but one; so do the probes.
+type cgroups struct {
+	root    string // of the hierarchy
+	unified bool
+	inodes  map[string]uint64 // by path; emptied when it has grown
+}
+
+const mostInodes = 1 << 12
+
+func newCgroups(root string) *cgroups {
+	mount := filepath.Join(root, "sys/fs/cgroup")
+	var fileSystem unix.Statfs_t
+	if err := unix.Statfs(mount, &fileSystem); err == nil && fileSystem.Type == unix.CGROUP2_SUPER_MAGIC {
+		return &cgroups{root: mount, unified: true, inodes: map[string]uint64{}}
+	}
+	return &cgroups{root: filepath.Join(mount, "memory"), inodes: map[string]uint64{}}
+}
+
+// inode of the control group that a process' cgroup file names; 0 if it cannot be told.
+func (c *cgroups) inode(text string) uint64 {
+	path := ""
+	for line := range strings.Lines(text) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) == 3 && (c.unified && fields[0] == "0" || !c.unified && strings.Contains(","+fields[1]+",", ",memory,")) {
+			path = fields[2]
+		}
+	}
+	if path == "" || strings.Contains(path, "..") {
+		return 0
+	}
+	if inode, known := c.inodes[path]; known {
+		return inode
+	}
+	info, err := os.Lstat(filepath.Join(c.root, path))
+	if err != nil {
+		return 0
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0
+	}
+	if len(c.inodes) >= mostInodes {
+		clear(c.inodes)
+	}
+	c.inodes[path] = stat.Ino
+	return stat.Ino
+}
+
+// containerOf reads the container of a process; the zero value but for CgroupID: it is the host's.
+func (t *Table) containerOf(pid int, groups *cgroups) (source.Container, error) {
+	var room [8 << 10]byte
+	text, err := readSmall(t.path(pid, "cgroup"), room[:])
+	if err != nil {
+		return source.Container{}, fmt.Errorf("find container of process %d: %w", pid, err)
+	}
+	container := parseContainer(string(text))
+	container.CgroupID = groups.inode(string(text))
+	return container, nil
+}
+
+// parseContainer takes the first line that names a container, from the root down, so that groups which a container makes
+// below its own are not taken for the runtime's word.
+func parseContainer(text string) source.Container {
+	for line := range strings.Lines(text) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		if path, id := containerPath(fields[2]); id != "" {
+			return source.Container{CgroupPath: path, ID: id, PodUID: parsePath(path)}
+		}
+	}
+	return source.Container{}
+}
+
+// containerPath cuts a cgroup path after the component that names a container.
+func containerPath(path string) (upTo, id string) {
+	if !strings.HasPrefix(path, "/") {
+		return "", ""
+	}
+	end := 0
+	for component := range strings.SplitSeq(path, "/") {
+		end += len(component) + 1
+		if strings.Contains(component, "conmon") {
+			return "", ""
+		}
+		if match := containerPattern.FindStringSubmatch(component); match != nil {
+			return path[:end-1], match[1]
+		}
+	}
+	return "", ""
+}
