@@ -121,16 +121,3 @@ func pagesPath(rec ledger.Record) string { return filepath.Join(rec.PagesDir, re
 func preloadContent(containerDir string) string {
 	return filepath.Join(containerDir, libraryName) + "\n"
 }
-
-// MountedFile is one file of ours that a container gets.
-type MountedFile struct{ ContainerPath, HostPath string }
-
-// MountedFiles lists what the response of a record has mounted, so that it can be seen whether the container still sees it.
-// libraryDir is Config.LibraryDir.
-func MountedFiles(rec ledger.Record, libraryDir string) []MountedFile {
-	var files []MountedFile
-	for _, mount := range mounts(rec, Config{LibraryDir: libraryDir}) {
-		files = append(files, MountedFile{ContainerPath: mount.GetContainerPath(), HostPath: mount.GetHostPath()})
-	}
-	return files
-}
