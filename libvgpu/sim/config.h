@@ -15,6 +15,16 @@ bool gs_parse_bytes(const char *text, uint64_t *bytes);
  * stderr; `path` is for that line. */
 int gs_config_apply(struct gs_region *region, const char *text, const char *path);
 
+/* What can change while the cards are used, apart from the region. */
+struct gs_changes {
+  struct gs_settings settings;
+  struct gs_live live[GS_MAX_GPUS];
+};
+
+/* Applies one pair, to the card or if it is negative to all. 1: done, 0: no such key, or none that can change while the
+ * cards are used, -1: bad value. */
+int gs_config_change(struct gs_changes *changes, int gpu, const char *key, const char *value);
+
 /* Fills settings and cards with the defaults, then applies the file at `path`, which may be absent. */
 int gs_config_load(struct gs_region *region, const char *path);
 

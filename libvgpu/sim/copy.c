@@ -2,8 +2,8 @@
  * Copyright The vgpud Authors
  *
  * copy.c - copies of one range. Real bytes move, at once, also in the calls with a stream: nothing that runs on
- * a simulated card could change them later. The time that they take (copy_time.c) comes after. Calls without a stream
- * first wait for the work before them, and in the end for that time.
+ * a simulated card could change them later. The time that they take on the card
+ * (copy_time.c) passes meanwhile. Calls without a stream first wait for the work before them, and in the end for that time.
  */
 #include "copy.h"
 
@@ -40,8 +40,9 @@ static CUresult copy(uint64_t target, uint64_t source, uint64_t bytes) {
   const struct gs_transfer transfer = transfer_of(target, source, bytes);
   if (transfer.to == GS_SIDE_BAD || transfer.from == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
   gs_wait_all(context);
+  uint64_t mark = gs_copy_spend(context, NULL, &transfer);
   gs_move(&transfer);
-  gs_engine_wait(context->device->gpu, gs_copy_spend(context, NULL, &transfer));
+  gs_engine_wait(context->device->gpu, mark);
   return CUDA_SUCCESS;
 }
 
@@ -56,8 +57,8 @@ static CUresult copy_in(CUstream stream, uint64_t target, uint64_t source, uint6
   enum gs_side from = transfer.from;
   if (to == GS_SIDE_BAD || from == GS_SIDE_BAD) return CUDA_ERROR_INVALID_VALUE;
   if (!branch) {
-    gs_move(&transfer);
     gs_copy_spend(context, stream, &transfer);
+    gs_move(&transfer);
     return CUDA_SUCCESS;
   }
   const struct gs_action action = {

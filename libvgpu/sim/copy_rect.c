@@ -62,16 +62,21 @@ CUresult gs_copy_run(struct gs_context *context, CUstream stream, const struct c
   if (is_empty(copy)) return CUDA_SUCCESS;
   CUresult result = locate_both(copy, &from, &to);
   if (result != CUDA_SUCCESS) return result;
-  struct gs_transfer row = {.bytes = copy->width_bytes, .to = to.side, .from = from.side};
+  struct gs_transfer all = {.target = to.base,
+                            .source = from.base,
+                            .bytes = copy->width_bytes * copy->height * copy->depth,
+                            .to = to.side,
+                            .from = from.side};
+  uint64_t spent = gs_copy_spend(context, stream, &all);
+  if (mark) *mark = spent;
+  struct gs_transfer row = all;
+  row.bytes = copy->width_bytes;
   for (size_t z = 0; z < copy->depth; z++)
     for (size_t y = 0; y < copy->height; y++) {
       row.target = to.base + z * to.slice + y * to.pitch;
       row.source = from.base + z * from.slice + y * from.pitch;
       gs_move(&row);
     }
-  row.bytes *= copy->height * copy->depth;
-  uint64_t spent = gs_copy_spend(context, stream, &row);
-  if (mark) *mark = spent;
   return CUDA_SUCCESS;
 }
 

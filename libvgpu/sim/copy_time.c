@@ -57,7 +57,8 @@ uint64_t gs_copy_spend(struct gs_context *context, CUstream stream, const struct
   if (on_link) {
     work.link_bytes = transfer->bytes;
     work.ns = time_of(transfer->bytes, device->gpu->card.pcie_bytes_per_second);
-    bool pageable = gs_driver.settings->pageable_permille < 1000 && transfer->from != transfer->to && !is_pinned(transfer);
+    bool pageable =
+        gs_driver.settings->pageable_permille < 1000 && transfer->from != transfer->to && !is_pinned(transfer);
     if (pageable) work.ns = work.ns * 1000 / gs_driver.settings->pageable_permille;
   } else {
     work.ns = time_of(work.dram_bytes, device->gpu->card.dram_bytes_per_second);

@@ -90,8 +90,8 @@ enum { GS_LINK_WIDTH = 16 };
 /* The last whole sample period that NVML shows. */
 struct gs_sample {
   uint64_t end_ns;
-  uint64_t busy_ns; /* time in which a kernel ran; 0: none did, or the sample got lost */
-  uint32_t percent; /* rounded */
+  uint64_t busy_ns;        /* time in which a kernel ran; 0: none did, or the sample got lost */
+  uint32_t percent;        /* rounded */
   uint32_t memory_percent; /* part of it in which DRAM was used, rounded */
 };
 

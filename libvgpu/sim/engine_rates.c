@@ -23,8 +23,9 @@ static const double NEAR = 1e-12;
 
 struct piece {
   struct gs_channel *channel;
-  double rest;                    /* time for what is not waiting, of its time alone */
-  double part[POOLS], use[POOLS]; /* waiting, of its time alone; what it takes alone: bytes per ns, or of the cache a part */
+  double rest; /* time for what is not waiting, of its time alone */
+  double part[POOLS],
+      use[POOLS]; /* waiting, of its time alone; what it takes alone: bytes per ns, or of the cache a part */
 };
 
 /* Private to this process, one for each card: used with its lock held. */
@@ -75,7 +76,8 @@ static void describe(const struct gs_gpu *gpu, const struct gs_entry *entry, uin
   piece->use[POOL_DRAM] = dram;
   piece->use[POOL_CACHE] = cache;
   piece->use[side] = (double)entry->link_bytes / ns;
-  piece->part[POOL_DRAM] = entry->bound_permille == GS_BOUND_AS_USED || memory <= 0 ? dram_part : bound * dram_part / memory;
+  piece->part[POOL_DRAM] =
+      entry->bound_permille == GS_BOUND_AS_USED || memory <= 0 ? dram_part : bound * dram_part / memory;
   piece->part[POOL_CACHE] = entry->bound_permille == GS_BOUND_AS_USED || memory <= 0 ? cache : bound * cache / memory;
   piece->part[side] = part_of(piece->use[side], gpu->card.pcie_bytes_per_second);
   double waits = 0;
@@ -142,8 +144,9 @@ static uint64_t mix(uint64_t sum, uint64_t word) {
 }
 
 /* Calls `visit` for each piece that runs. Answers how many there are. */
-static size_t each_piece(struct gs_gpu *gpu, void (*visit)(struct gs_gpu *gpu, uint32_t slot, struct gs_channel *channel,
-                                                           const struct gs_entry *entry, void *data),
+static size_t each_piece(struct gs_gpu *gpu,
+                         void (*visit)(struct gs_gpu *gpu, uint32_t slot, struct gs_channel *channel,
+                                       const struct gs_entry *entry, void *data),
                          void *data) {
   size_t count = 0;
   for (uint32_t words = gpu->ready_words; words; words &= words - 1) {
@@ -248,7 +251,8 @@ uint32_t gs_move_on(struct gs_gpu *gpu, uint32_t slot, uint64_t passed) {
     if (work > left) work = left;
     channel->done_work += work;
     if (entry->dram_bytes) {
-      queue->dram_bytes += moved(entry->dram_bytes, before + work, entry->ns) - moved(entry->dram_bytes, before, entry->ns);
+      queue->dram_bytes +=
+          moved(entry->dram_bytes, before + work, entry->ns) - moved(entry->dram_bytes, before, entry->ns);
       seen |= GS_USED_DRAM;
     }
     if (entry->link_bytes) {

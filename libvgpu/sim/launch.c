@@ -68,15 +68,16 @@ static uint64_t bytes_in(uint64_t ns, uint32_t permille, uint64_t bytes_per_seco
 
 /* What the kernel takes of memory and link. */
 static void add_traffic(const struct gs_card *card, const struct gs_kernel *kernel, struct gs_work *work) {
-  uint32_t dram = kernel->dram_permille == UINT16_MAX ? 10 * gs_driver.settings->kernel_dram_percent : kernel->dram_permille;
+  uint32_t dram =
+      kernel->dram_permille == UINT16_MAX ? 10 * gs_driver.settings->kernel_dram_percent : kernel->dram_permille;
   if (kernel->cache_permille && kernel->dram_permille == UINT16_MAX) dram = 0; /* it lives in the cache */
   if ((dram | kernel->cache_permille | kernel->rx_permille | kernel->tx_permille) == 0) return;
   work->dram_bytes = bytes_in(work->ns, dram, card->dram_bytes_per_second);
   work->cache_permille = kernel->cache_permille;
   work->bound_permille = kernel->bound_permille;
   work->way = kernel->tx_permille ? GS_WAY_TX : GS_WAY_RX;
-  work->link_bytes = bytes_in(work->ns, kernel->tx_permille ? kernel->tx_permille : kernel->rx_permille,
-                              card->pcie_bytes_per_second);
+  work->link_bytes =
+      bytes_in(work->ns, kernel->tx_permille ? kernel->tx_permille : kernel->rx_permille, card->pcie_bytes_per_second);
 }
 
 CUresult gs_launch_run(struct gs_context *context, CUstream stream, const struct cu_kernel_node *launch) {

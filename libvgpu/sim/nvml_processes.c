@@ -53,25 +53,36 @@ NV_API(nvmlDeviceGetComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned *c
   return list(device, count, out, sizeof *out);
 }
 
-/* Nobody draws on these cards and no MPS server runs. */
-static nvmlReturn_t none(unsigned *count) {
+/* Nobody draws on these cards. */
+NV_API(nvmlDeviceGetGraphicsRunningProcesses)(nvmlDevice_t device, unsigned *count, void *out) {
+  NV_ENTER_DEVICE(nvmlDeviceGetGraphicsRunningProcesses, device);
+  (void)out;
+  if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+  *count = 0;
+  return NVML_SUCCESS;
+}
+NV_ALIAS(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlDeviceGetGraphicsRunningProcesses)
+NV_ALIAS(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses)
+
+/* With MPS, all who use the card are its clients, and still listed as compute processes. The server is not a process here. */
+static nvmlReturn_t list_clients(nvmlDevice_t device, unsigned *count, void *out, size_t element_bytes) {
+  if (gs_self.region->settings.sharing == GS_SHARING_MPS) return list(device, count, out, element_bytes);
   if (!count) return NVML_ERROR_INVALID_ARGUMENT;
   *count = 0;
   return NVML_SUCCESS;
 }
 
-NV_API(nvmlDeviceGetGraphicsRunningProcesses)(nvmlDevice_t device, unsigned *count, void *out) {
-  NV_ENTER_DEVICE(nvmlDeviceGetGraphicsRunningProcesses, device);
-  (void)out;
-  return none(count);
-}
-NV_ALIAS(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlDeviceGetGraphicsRunningProcesses)
-NV_ALIAS(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses)
-
-NV_API(nvmlDeviceGetMPSComputeRunningProcesses)(nvmlDevice_t device, unsigned *count, void *out) {
+NV_API(nvmlDeviceGetMPSComputeRunningProcesses)(nvmlDevice_t device, unsigned *count, struct nv_process_v1 *out) {
   NV_ENTER_DEVICE(nvmlDeviceGetMPSComputeRunningProcesses, device);
-  (void)out;
-  return none(count);
+  return list_clients(device, count, out, sizeof *out);
 }
-NV_ALIAS(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlDeviceGetMPSComputeRunningProcesses)
-NV_ALIAS(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlDeviceGetMPSComputeRunningProcesses)
+
+NV_API(nvmlDeviceGetMPSComputeRunningProcesses_v2)(nvmlDevice_t device, unsigned *count, struct nv_process *out) {
+  NV_ENTER_DEVICE(nvmlDeviceGetMPSComputeRunningProcesses_v2, device);
+  return list_clients(device, count, out, sizeof *out);
+}
+
+NV_API(nvmlDeviceGetMPSComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned *count, struct nv_process *out) {
+  NV_ENTER_DEVICE(nvmlDeviceGetMPSComputeRunningProcesses_v3, device);
+  return list_clients(device, count, out, sizeof *out);
+}

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * nvml_state.c - NVML: how a card is and what it does: utilisation, clocks, power, links, modes. Power,
- * temperature and clocks are plausible functions of utilisation; modes are those of a data-centre card at rest.
+ * nvml_state.c - NVML: how a card is and what it does: utilisation, power, modes. Power and temperature are plausible
+ * functions of utilisation; modes are those of a data-centre card at rest.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
 
 #include "nvml_types.h"
-
-enum { CLOCK_GRAPHICS = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, CLOCK_VIDEO = 3, IDLE_MHZ = 210 };
 
 /* What NVML calls utilisation: the part of the last whole sample period in which anything ran. */
 static unsigned percent_busy(nvmlDevice_t device) {
@@ -37,19 +35,6 @@ static unsigned cores(nvmlDevice_t device) {
   return device->gpu->card.sms * (level == 80 || level < 80 ? 64 : 128);
 }
 
-static unsigned link_generation(nvmlDevice_t device) {
-  return architecture(device) >= 9 ? 5 : architecture(device) >= 7 ? 4 : 3;
-}
-
-/* A call that answers one number about a card. */
-#define NV_UNSIGNED(name, expression)                  \
-  NV_API(name)(nvmlDevice_t device, unsigned *value) { \
-    NV_ENTER_DEVICE(name, device);                     \
-    if (!value) return NVML_ERROR_INVALID_ARGUMENT;    \
-    *value = (expression);                             \
-    return NVML_SUCCESS;                               \
-  }
-
 NV_UNSIGNED(nvmlDeviceGetPersistenceMode, 1)
 NV_UNSIGNED(nvmlDeviceGetDisplayActive, 0)
 NV_UNSIGNED(nvmlDeviceGetDisplayMode, 0)
@@ -60,7 +45,7 @@ NV_UNSIGNED(nvmlDeviceGetPowerManagementMode, 1)
 NV_UNSIGNED(nvmlDeviceGetEnforcedPowerLimit, device->gpu->card.power_limit_mw)
 NV_UNSIGNED(nvmlDeviceGetPowerManagementLimit, device->gpu->card.power_limit_mw)
 NV_UNSIGNED(nvmlDeviceGetPowerManagementDefaultLimit, device->gpu->card.power_limit_mw)
-NV_UNSIGNED(nvmlDeviceGetComputeMode, 0)
+NV_UNSIGNED(nvmlDeviceGetComputeMode, device->gpu->live.compute_mode)
 NV_UNSIGNED(nvmlDeviceGetVirtualizationMode, 0)
 NV_UNSIGNED(nvmlDeviceGetMaxMigDeviceCount, 0)
 NV_UNSIGNED(nvmlDeviceIsMigDeviceHandle, 0)
@@ -70,12 +55,6 @@ NV_UNSIGNED(nvmlDeviceGetNumGpuCores, cores(device))
 NV_UNSIGNED(nvmlDeviceGetMemoryBusWidth, device->gpu->card.memory_bus_bits)
 NV_UNSIGNED(nvmlDeviceGetBusType, 2)
 NV_UNSIGNED(nvmlDeviceGetNumFans, 0)
-NV_UNSIGNED(nvmlDeviceGetCurrPcieLinkGeneration, link_generation(device))
-NV_UNSIGNED(nvmlDeviceGetMaxPcieLinkGeneration, link_generation(device))
-NV_UNSIGNED(nvmlDeviceGetGpuMaxPcieLinkGeneration, link_generation(device))
-NV_UNSIGNED(nvmlDeviceGetCurrPcieLinkWidth, 16)
-NV_UNSIGNED(nvmlDeviceGetMaxPcieLinkWidth, 16)
-NV_UNSIGNED(nvmlDeviceGetPcieReplayCounter, 0)
 NV_UNSIGNED(nvmlDeviceGetBoardId, device->gpu->card.pci_bus << 8)
 NV_UNSIGNED(nvmlDeviceGetMultiGpuBoard, 0)
 NV_UNSIGNED(nvmlDeviceGetAccountingMode, 0)
@@ -84,8 +63,9 @@ NV_UNSIGNED(nvmlDeviceGetRetiredPagesPendingStatus, 0)
 NV_API(nvmlDeviceGetUtilizationRates)(nvmlDevice_t device, struct nv_utilization *rates) {
   NV_ENTER_DEVICE(nvmlDeviceGetUtilizationRates, device);
   if (!rates) return NVML_ERROR_INVALID_ARGUMENT;
-  rates->gpu = percent_busy(device);
-  rates->memory = rates->gpu / 2; /* no kernel states its memory traffic yet */
+  struct gs_sample sample = gs_engine_sample(device->gpu, -1);
+  rates->gpu = sample.percent;
+  rates->memory = sample.memory_percent;
   return NVML_SUCCESS;
 }
 
@@ -143,31 +123,6 @@ NV_API(nvmlDeviceGetTemperatureThreshold)(nvmlDevice_t device, int type, unsigne
   return NVML_SUCCESS;
 }
 
-static nvmlReturn_t get_clock(nvmlDevice_t device, int type, unsigned *mhz, bool busy) {
-  if (!mhz || type < CLOCK_GRAPHICS || type > CLOCK_VIDEO) return NVML_ERROR_INVALID_ARGUMENT;
-  const struct gs_card *card = &device->gpu->card;
-  *mhz = type == CLOCK_MEMORY ? card->memory_clock_mhz : busy ? card->sm_clock_mhz : IDLE_MHZ;
-  return NVML_SUCCESS;
-}
-
-NV_API(nvmlDeviceGetClockInfo)(nvmlDevice_t device, int type, unsigned *mhz) {
-  NV_ENTER_DEVICE(nvmlDeviceGetClockInfo, device);
-  return get_clock(device, type, mhz, percent_busy(device) > 0);
-}
-
-NV_API(nvmlDeviceGetMaxClockInfo)(nvmlDevice_t device, int type, unsigned *mhz) {
-  NV_ENTER_DEVICE(nvmlDeviceGetMaxClockInfo, device);
-  return get_clock(device, type, mhz, true);
-}
-
-NV_API(nvmlDeviceGetCurrentClocksThrottleReasons)(nvmlDevice_t device, unsigned long long *reasons) {
-  NV_ENTER_DEVICE(nvmlDeviceGetCurrentClocksThrottleReasons, device);
-  if (!reasons) return NVML_ERROR_INVALID_ARGUMENT;
-  *reasons = percent_busy(device) > 0 ? 0 : 1; /* 1: idle */
-  return NVML_SUCCESS;
-}
-NV_ALIAS(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleReasons)
-
 static nvmlReturn_t engine_at_rest(unsigned *percent, unsigned *period_us) {
   if (!percent || !period_us) return NVML_ERROR_INVALID_ARGUMENT;
   *percent = 0;
@@ -183,23 +138,6 @@ NV_API(nvmlDeviceGetEncoderUtilization)(nvmlDevice_t device, unsigned *percent, 
 NV_API(nvmlDeviceGetDecoderUtilization)(nvmlDevice_t device, unsigned *percent, unsigned *period_us) {
   NV_ENTER_DEVICE(nvmlDeviceGetDecoderUtilization, device);
   return engine_at_rest(percent, period_us);
-}
-
-/* KiB/s through the bus since this caller's last question about the same direction, at most one second ago. */
-NV_API(nvmlDeviceGetPcieThroughput)(nvmlDevice_t device, int counter, unsigned *kib_per_second) {
-  static struct { uint64_t bytes, at_ns; } last[GS_MAX_GPUS][2];
-  NV_ENTER_DEVICE(nvmlDeviceGetPcieThroughput, device);
-  if (!kib_per_second || counter < 0 || counter > 1) return NVML_ERROR_INVALID_ARGUMENT;
-  /* counter 0: sent by the card, 1: received by it */
-  uint64_t bytes = __atomic_load_n(counter ? &device->gpu->rx_bytes : &device->gpu->tx_bytes, __ATOMIC_RELAXED);
-  uint64_t now = gs_now_ns();
-  uint64_t passed = now - last[device->gpu_index][counter].at_ns;
-  uint64_t moved = bytes - last[device->gpu_index][counter].bytes;
-  bool first = last[device->gpu_index][counter].at_ns == 0;
-  *kib_per_second = first || passed == 0 ? 0 : (unsigned)((double)moved * 1e9 / (double)passed / 1024);
-  last[device->gpu_index][counter].bytes = bytes;
-  last[device->gpu_index][counter].at_ns = now;
-  return NVML_SUCCESS;
 }
 
 NV_API(nvmlDeviceGetTotalEnergyConsumption)(nvmlDevice_t device, unsigned long long *millijoules) {

@@ -29,6 +29,8 @@ enum {
   NVML_ERROR_INSUFFICIENT_SIZE = 7,
   NVML_ERROR_DRIVER_NOT_LOADED = 9,
   NVML_ERROR_TIMEOUT = 10,
+  NVML_ERROR_MEMORY = 20,
+  NVML_ERROR_NO_DATA = 21,
   NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
   NVML_ERROR_UNKNOWN = 999
 };
@@ -79,6 +81,25 @@ struct nv_process_sample {
   unsigned sm, memory, encoder, decoder; /* percent */
 };
 
+struct nv_gpm_metric {
+  unsigned id;
+  nvmlReturn_t result;
+  double value;
+  const char *short_name, *long_name, *unit;
+};
+
+struct nv_gpm_sample;
+
+struct nv_gpm_metrics { /* followed by as many metrics as are asked for */
+  unsigned version, count;
+  struct nv_gpm_sample *first, *second;
+  struct nv_gpm_metric metrics[];
+};
+
+struct nv_gpm_support {
+  unsigned version, supported;
+};
+
 struct nv_event_data {
   nvmlDevice_t device;
   unsigned long long type, data;
@@ -115,6 +136,15 @@ nvmlReturn_t nv_enter_device(enum gs_function_number function, nvmlDevice_t devi
     if (entered != NVML_SUCCESS) return entered;               \
   } while (0)
 
+/* A call that answers one number about a card. */
+#define NV_UNSIGNED(name, expression)                  \
+  NV_API(name)(nvmlDevice_t device, unsigned *value) { \
+    NV_ENTER_DEVICE(name, device);                     \
+    if (!value) return NVML_ERROR_INVALID_ARGUMENT;    \
+    *value = (expression);                             \
+    return NVML_SUCCESS;                               \
+  }
+
 /* Living processes that hold memory of the card or ever gave it work, and are visible from here. Answers how many. */
 struct nv_user {
   unsigned pid;
@@ -122,6 +152,10 @@ struct nv_user {
   uint64_t held_bytes;
 };
 unsigned nv_find_users(struct gs_gpu *gpu, struct nv_user *users, unsigned room);
+
+/* nvml_link.c: a figure of a counter with the noise that counters have: by chance, but the same for the same tick, card and
+ * kind of counter. */
+double nv_with_noise(const struct nv_device *device, uint64_t time_ns, unsigned kind, double value);
 
 /* Copies text to a caller's buffer as NVML does. */
 nvmlReturn_t nv_copy_text(char *out, unsigned bytes, const char *text);

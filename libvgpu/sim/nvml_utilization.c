@@ -39,7 +39,7 @@ NV_API(nvmlDeviceGetProcessUtilization)
     unsigned long long time_us = sample.busy_ns ? wall_us(sample.end_ns) : 0;
     if (sample.busy_ns == 0 || time_us <= since_us + SAME_SAMPLE_US) continue;
     found[number++] = (struct nv_process_sample){
-        .pid = users[i].pid, .time_us = time_us, .sm = sample.percent, .memory = sample.percent / 2};
+        .pid = users[i].pid, .time_us = time_us, .sm = sample.percent, .memory = sample.memory_percent};
   }
   unsigned room = *count;
   *count = number;

@@ -68,7 +68,7 @@ struct gs_card {
 
 /* How a card is at present: changed by `gpusim set`, under the card's lock. */
 struct gs_live {
-  uint32_t clock_permille, memory_clock_permille; /* of the card's highest */
+  uint32_t clock_permille, memory_clock_permille;   /* of the card's highest */
   uint32_t dram_permille, rx_permille, tx_permille; /* bandwidth that there is, of the card's */
   uint32_t link_generation, link_width;             /* 0: the card's own */
   uint32_t compute_mode;                            /* NVML's number */
@@ -91,19 +91,19 @@ struct gs_settings {
   uint32_t jitter_permille;      /* kernels take so much more or less than stated */
   uint32_t event_scale_permille; /* of what passed between two events, cuEventElapsedTime tells this much */
   uint64_t timeslice_ns;
-  uint64_t sample_ns;       /* NVML's sample period */
-  uint64_t sample_lag_ns;   /* a sample appears so long after the end of its period */
-  uint32_t missing_percent; /* samples that never appear */
-  uint32_t copies_timed;    /* 0: copies and fills take no time */
-  uint32_t copy_engines;    /* 1: one for all ways, 2: one for what is sent and one for the rest, 3: one each */
+  uint64_t sample_ns;         /* NVML's sample period */
+  uint64_t sample_lag_ns;     /* a sample appears so long after the end of its period */
+  uint32_t missing_percent;   /* samples that never appear */
+  uint32_t copies_timed;      /* 0: copies and fills take no time */
+  uint32_t copy_engines;      /* 1: one for all ways, 2: one for what is sent and one for the rest, 3: one each */
   uint32_t pageable_permille; /* speed of copies of memory that is not pinned, of that of others */
   uint64_t copy_latency_ns;
-  uint32_t dram_reach_permille; /* of its bandwidth that DRAM can be brought to */
-  uint32_t kernel_dram_percent; /* of DRAM's bandwidth that kernels take whose name says nothing */
-  uint32_t cache_dram_permille; /* of the L2 cache's bandwidth that DRAM traffic takes, at all of DRAM's */
-  uint32_t noise_permille;      /* of the counters of PCIe and GPM */
-  uint64_t pcie_window_ns;      /* that PCIe throughput is a mean over; 0: since it was asked last */
-  uint64_t pcie_floor_bytes;    /* per second and direction, that nobody copies but the counters show */
+  uint32_t dram_reach_permille;            /* of its bandwidth that DRAM can be brought to */
+  uint32_t kernel_dram_percent;            /* of DRAM's bandwidth that kernels take whose name says nothing */
+  uint32_t cache_dram_permille;            /* of the L2 cache's bandwidth that DRAM traffic takes, at all of DRAM's */
+  uint32_t noise_permille;                 /* of the counters of PCIe and GPM */
+  uint64_t pcie_window_ns;                 /* that PCIe throughput is a mean over; 0: since it was asked last */
+  uint64_t pcie_floor_bytes;               /* per second and direction, that nobody copies but the counters show */
   uint64_t counter_lag_ns, gpm_refresh_ns; /* whole ticks */
 };
 
@@ -196,7 +196,7 @@ struct gs_gpu {
   uint64_t ready[GS_CUDA_SLOTS / 64]; /* bits: slots whose queue is not empty */
   struct gs_periods periods, memory;
   struct gs_live live;
-  uint32_t copies;       /* copies queued */
+  uint32_t copies; /* copies queued */
   uint32_t pad2;
   uint64_t rates_of;     /* what the channels' rates were worked out for */
   uint64_t next_tick_ns; /* later than updated_ns */

@@ -28,13 +28,40 @@ static const char help[] =
     "        kernel_jitter_permille (0: kernels take exactly what they state), event_scale_permille (1000: part of\n"
     "        the time between two events that is told), nvml_sample_ms (200: period of NVML's utilisation),\n"
     "        nvml_lag_ms (0: how much later it appears), nvml_missing_percent (0: samples of processes that never do)\n"
+    "      Copies and memory: copies (instant; timed: copies and fills take time), copy_engines (2 that a process has: "
+    "one\n"
+    "        to the card and inside it, one from it; 1: one for all; 3: one each), copy_latency_ns (0),\n"
+    "        pageable_permille (1000: speed of copies of memory that is not pinned, of that of others),\n"
+    "        dram_reach_permille (1000: part of its bandwidth that DRAM can be brought to), kernel_dram_percent (0: "
+    "what\n"
+    "        kernels take of it whose name says nothing), l2_dram_permille (0: part of the L2 cache's bandwidth that "
+    "DRAM\n"
+    "        traffic takes, at all of DRAM's)\n"
+    "      Counters: pcie_window_ms (20 if copies are timed: NVML's PCIe throughput blocks and is a mean for so long; "
+    "0:\n"
+    "        since it was asked last), pcie_floor (20MB if copies are timed: bytes per second that are always shown),\n"
+    "        counter_lag_ms (0; of PCIe and GPM), counter_noise_permille (0; likewise), gpm_refresh_ms (100)\n"
+    "      Names of kernels say what they take alone, in any order: _250us (of time), _dram60 (percent of DRAM's\n"
+    "        bandwidth), _l2 or _cache50 (of the L2 cache's), _rx30 or _tx30 (of the link's, to or from the card), "
+    "_bound80\n"
+    "        (percent of the time waiting for memory; else as much as of its bandwidth)\n"
     "      Keys of all cards, or of card N as gpu.N.KEY: model (A100-SXM4-80GB; A100-PCIE-40GB, H100, L40S, L4, T4,\n"
     "        V100), name, memory, reserved (0: bytes that the driver keeps), sms, dram_bandwidth, pcie_bandwidth\n"
-    "        (bytes per second), numa_node (-1), uuid (also as uuid.N = GPU-...)\n"
+    "        (bytes per second), numa_node (-1), uuid (also as uuid.N = GPU-...); and what `set` can change\n"
     "      Sizes: 1000, 600MiB, 80GiB, 12GB\n"
+    "  set [--gpu N] KEY=VALUE...\n"
+    "      Changes cards that are in use, all of them or one (also gpu.N.KEY): clock_permille, memory_clock_permille,\n"
+    "        dram_permille, pcie_rx_permille, pcie_tx_permille (1000: of the card's best), link_generation, link_width "
+    "(0:\n"
+    "        the card's own), throttle (0: NVML's bits, like 0x4), compute_mode (0), gpm (1 from compute capability 9 "
+    "on,\n"
+    "        else 0), gpm_missing (none; ids of metrics, like 10,20). And keys of how time passes, of copies and "
+    "memory\n"
+    "        and of counters, but for nvml_sample_ms.\n"
     "  status [--json]\n"
     "      Cards, who holds how much of them (pids as seen from here) and how long its kernels ran, counts of calls,\n"
-    "      calls that are not modelled. JSON: busy_ns at monotonic_ns, pieces of work queued.\n"
+    "      calls that are not modelled. JSON: busy_ns at monotonic_ns, pieces of work queued,\n"
+    "      bytes through DRAM and link (rx: to the card) and the time that copies ran.\n"
     "  reset-high-water\n"
     "      The highest memory use ever seen becomes the present one.\n"
     "  fault set --call NAME --result CODE [--gpu N] [--pid P] [--count N] [--after K] [--delay MS]\n"
@@ -86,8 +113,8 @@ int main(int count, char **arguments) {
   static const struct {
     const char *name;
     int (*run)(int count, char **arguments);
-  } commands[] = {{"init", tool_init}, {"status", tool_status}, {"fault", tool_fault},
-                  {"xid", tool_xid},   {"wait", tool_wait},     {"reset-high-water", tool_reset}};
+  } commands[] = {{"init", tool_init}, {"set", tool_set},   {"status", tool_status},         {"fault", tool_fault},
+                  {"xid", tool_xid},   {"wait", tool_wait}, {"reset-high-water", tool_reset}};
   int at = 1;
   while (at < count && strcmp(arguments[at], "--dir") == 0) {
     if (at + 1 >= count) return tool_misuse("needs a value", "--dir");

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 int tool_init(int count, char **arguments);
+int tool_set(int count, char **arguments);
 int tool_status(int count, char **arguments);
 int tool_fault(int count, char **arguments);
 int tool_xid(int count, char **arguments);

@@ -50,6 +50,14 @@ static void print_size(const char *label, uint64_t bytes) {
     printf("%s %llu bytes", label, (unsigned long long)bytes);
 }
 
+/* What passed DRAM and the link, and how long copies ran: ever. */
+static void print_traffic(uint64_t dram, uint64_t rx, uint64_t tx, const uint64_t copy_ns[GS_WAYS]) {
+  printf("\"dram_bytes\": %llu, \"rx_bytes\": %llu, \"tx_bytes\": %llu, ", (unsigned long long)dram,
+         (unsigned long long)rx, (unsigned long long)tx);
+  printf("\"copy_ns\": {\"rx\": %llu, \"tx\": %llu, \"device\": %llu}", (unsigned long long)copy_ns[GS_WAY_RX],
+         (unsigned long long)copy_ns[GS_WAY_TX], (unsigned long long)copy_ns[GS_WAY_DEVICE]);
+}
+
 /* Of one slot: what it has and what it had of a card. False: nothing, or it is dead. */
 static bool print_client(struct gs_gpu *gpu, uint32_t slot, bool json, const char *separator) {
   uint64_t held = __atomic_load_n(&gpu->held_bytes[slot], __ATOMIC_RELAXED);
@@ -58,8 +66,10 @@ static bool print_client(struct gs_gpu *gpu, uint32_t slot, bool json, const cha
   bool worked = __atomic_load_n(&queue->numbers, __ATOMIC_RELAXED) > 0;
   if ((held == 0 && !worked) || !gs_slot_alive(slot)) return false;
   if (json) {
-    printf("%s{\"pid\": %d, \"used_bytes\": %llu, \"busy_ns\": %llu, \"queued\": %u}", separator, gs_slot_pid(slot),
+    printf("%s{\"pid\": %d, \"used_bytes\": %llu, \"busy_ns\": %llu, \"queued\": %u, ", separator, gs_slot_pid(slot),
            (unsigned long long)held, (unsigned long long)busy, __atomic_load_n(&queue->count, __ATOMIC_RELAXED));
+    print_traffic(queue->dram_bytes, queue->rx_bytes, queue->tx_bytes, queue->copy_ns);
+    printf("}");
     return true;
   }
   printf("       pid %d", gs_slot_pid(slot));
@@ -100,7 +110,10 @@ static void print_json(void) {
     printf(", \"total_bytes\": %llu, \"reserved_bytes\": %llu, \"used_bytes\": %llu, \"high_water_bytes\": %llu, ",
            (unsigned long long)gpu->card.memory_bytes, (unsigned long long)gpu->card.reserved_bytes,
            (unsigned long long)used, (unsigned long long)gpu->high_water_bytes);
-    printf("\"busy_ns\": %llu, \"clients\": [", (unsigned long long)gpu->busy_ns);
+    printf("\"busy_ns\": %llu, \"memory_ns\": %llu, \"sm_ns\": %llu, ", (unsigned long long)gpu->busy_ns,
+           (unsigned long long)gpu->memory_ns, (unsigned long long)gpu->sm_work / 1000);
+    print_traffic(gpu->dram_bytes, gpu->rx_bytes, gpu->tx_bytes, gpu->copy_ns);
+    printf(", \"clients\": [");
     print_clients(gpu, true);
     printf("]}");
   }

@@ -173,7 +173,8 @@ void test_dram_slows_what_waits(void) {
   clock_ns += 3000ull * MS;
   check_near(reached_ns(gpu, 1, &end[1]), (long long)(10e6 * (0.5 + 0.5 * golden)), 1);
   gs_engine_update(gpu);
-  check_near((long long)gpu->queues[0].busy_ns, (long long)(1000e6 + 10e6 * (0.5 + 0.5 * golden) * (1 - 1 / golden)), 3);
+  check_near((long long)gpu->queues[0].busy_ns, (long long)(1000e6 + 10e6 * (0.5 + 0.5 * golden) * (1 - 1 / golden)),
+             3);
 }
 
 /* The sum of what is taken never exceeds what there is, whatever runs. */
