@@ -27,6 +27,8 @@ typedef long long s64;
 enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_LRU_HASH = 9 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_F_NO_PREALLOC = 1 };
 
+struct task_struct;
+
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static long (*const map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static long (*const map_delete)(void *map, const void *key) = (void *)3;
@@ -36,7 +38,9 @@ static u64 (*const get_current_task)(void) = (void *)35;
 static u64 (*const get_current_cgroup_id)(void) = (void *)80;
 static long (*const probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*const probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static struct task_struct *(*const get_current_task_btf)(void) = (void *)158;
 static u64 (*const get_attach_cookie)(void *context) = (void *)174;
+static long (*const find_vma)(struct task_struct *task, u64 address, void *each, void *context, u64 flags) = (void *)180;
 
 /* Of a session program: whether this run is the function's return, and eight bytes that its entry left. Kernel 6.13. */
 extern _Bool bpf_session_is_return(void) KSYM;
@@ -105,13 +109,23 @@ struct css_set {
 
 enum cgroup_subsys_id { memory_cgrp_id = 4 }; /* relocated where it is read */
 
+struct super_block {
+  u32 s_dev;
+} relocated;
+
 struct inode {
   u16 i_mode;
-  u32 i_rdev;
+  u32 i_rdev, i_generation;
+  unsigned long i_ino;
+  struct super_block *i_sb;
 } relocated;
 
 struct file {
   struct inode *f_inode;
+} relocated;
+
+struct vm_area_struct {
+  struct file *vm_file;
 } relocated;
 
 struct fdtable {

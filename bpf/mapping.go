@@ -14,7 +14,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -129,8 +128,9 @@ func openInRoot(base string, m mapsLine, refused error) (int, error) {
 		return -1, fmt.Errorf("open in the process's root: %w", err)
 	}
 	var stat unix.Stat_t
-	if err := unix.Fstat(handle, &stat); err != nil || stat.Ino != m.inode ||
-		unix.Major(stat.Dev) != m.major || unix.Minor(stat.Dev) != m.minor {
+	err = unix.Fstat(handle, &stat)
+	device := unix.Major(stat.Dev) == m.major && unix.Minor(stat.Dev) == m.minor
+	if err != nil || stat.Ino != m.inode || !device && !onOverlay(handle) { // an overlay has device numbers of several kinds
 		_ = unix.Close(handle)
 		return -1, errors.New("its name stands for another file by now, and opening it through the mapping takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN")
 	}
@@ -158,28 +158,4 @@ func fileSystem(proc string, pid int, major, minor uint32) string {
 		}
 	}
 	return ""
-}
-
-// identify tells which file an open one truly is: it maps a page of it, and reads what the kernel says of that. Where
-// perf events are not to be had it is what stat says, which for files of an overlay is not the file below.
-func identify(f *os.File) (id fileID, exact bool, err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if own, err := openRing(0, -1, 1); err == nil {
-		defer own.close()
-		page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
-		if err != nil {
-			return fileID{}, false, fmt.Errorf("map file: %w", err)
-		}
-		_ = unix.Munmap(page)
-		own.read(func(m mapped) { id, exact = m.file, true })
-		if exact {
-			return id, true, nil
-		}
-	}
-	var stat unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
-		return fileID{}, false, fmt.Errorf("look at file: %w", err)
-	}
-	return fileID{major: unix.Major(stat.Dev), minor: unix.Minor(stat.Dev), inode: stat.Ino}, false, nil
 }

@@ -2,7 +2,7 @@
 // Copyright The vgpud Authors
 
 // Records of files that processes map to execute, from the kernel's perf events. They cost nothing between two such
-// mappings, tell the file's true identity (below an overlay file system too), and need CAP_PERFMON.
+// mappings, and need CAP_PERFMON.
 
 package bpf
 
@@ -17,17 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileID is a file as the kernel knows it: the one below, where a file system is laid over another.
-type fileID struct {
-	major, minor      uint32
-	inode, generation uint64
-}
-
 // mapped is one record: a process has mapped a file to execute.
 type mapped struct {
 	pid           int
 	address, size uint64
-	file          fileID
+	major, minor  uint32 // of the file, as its file system shows it
+	inode         uint64
+	generation    uint64
 	name          string // as the process sees it
 }
 
@@ -119,11 +115,8 @@ func decodeMapped(record []byte) (mapped, bool) {
 	name, _, _ := strings.Cut(string(record[nameAt:]), "\x00")
 	m := mapped{
 		pid: int(int32(le.Uint32(record[8:]))), address: le.Uint64(record[16:]), size: le.Uint64(record[24:]),
-		file: fileID{
-			major: le.Uint32(record[40:]), minor: le.Uint32(record[44:]),
-			inode: le.Uint64(record[48:]), generation: le.Uint64(record[56:]),
-		},
-		name: name,
+		major: le.Uint32(record[40:]), minor: le.Uint32(record[44:]),
+		inode: le.Uint64(record[48:]), generation: le.Uint64(record[56:]), name: name,
 	}
-	return m, m.file.inode != 0 && m.pid > 0 && strings.HasPrefix(name, "/")
+	return m, m.inode != 0 && m.pid > 0 && strings.HasPrefix(name, "/")
 }

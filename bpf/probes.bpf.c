@@ -380,3 +380,42 @@ SEC("tracepoint/syscalls/sys_enter_ioctl") int ioctl_unified(struct ioctl_argume
 SEC("tracepoint/syscalls/sys_enter_ioctl") int ioctl_legacy(struct ioctl_arguments *call) {
   return is_device((u32)call->descriptor) ? device_ioctl(cgroup_legacy()) : 0;
 }
+
+/* Which file is truly mapped at an address of the process that runs this: below an overlay the kernel shows other
+ * numbers everywhere else. It is run by user space (BPF_PROG_RUN) and hooked nowhere. */
+struct identity {
+  u32 device, generation;
+  u64 inode;
+  u64 found;
+};
+
+struct {
+  MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+  MAP_UINT(max_entries, 1);
+  MAP_TYPE(key, u32);
+  MAP_TYPE(value, struct identity);
+} identified SEC(".maps");
+
+static long look_at_mapping(struct task_struct *task, struct vm_area_struct *area, struct identity *identity) {
+  struct file *file = 0;
+  struct inode *inode = 0;
+  struct super_block *super = 0;
+  unsigned long number = 0;
+  READ(file, area->vm_file);
+  READ(inode, file->f_inode);
+  READ(super, inode->i_sb);
+  READ(number, inode->i_ino);
+  READ(identity->device, super->s_dev);
+  READ(identity->generation, inode->i_generation);
+  identity->inode = number;
+  identity->found = inode != 0 && super != 0;
+  return 0;
+}
+
+SEC("raw_tp") int identify(u64 *context) {
+  u32 only = 0;
+  struct identity identity = {0, 0, 0, 0};
+  find_vma(get_current_task_btf(), context[0], look_at_mapping, &identity, 0);
+  map_update(&identified, &only, &identity, BPF_ANY);
+  return 0;
+}

@@ -52,6 +52,8 @@ type Options struct {
 	Mechanism Mechanism
 	Cap       int           // counted calls per second and control group; 0: by budget
 	Unused    time.Duration // how long a library that nobody maps stays probed
+	noRecords bool          // as if the kernel refused records of mappings
+	trace     bool          // keep whose libraries are probed
 }
 
 func (o Options) keepUnused() time.Duration { return cmp.Or(o.Unused, keepUnused) }
@@ -98,7 +100,8 @@ type Probes struct {
 	reader   reader
 	status   Status
 	reasons  []string
-	looked   time.Time // when the watcher last ended a round
+	looked   time.Time        // when the watcher last ended a round
+	traced   map[int][]fileID // by pid, 0: ahead
 	closeErr error
 	once     sync.Once
 }
@@ -289,9 +292,10 @@ func (p *Probes) publish(w *watcher, i *ioctls, now time.Time) {
 		}
 	}
 	slices.SortFunc(hidden, func(a, b Unobservable) int { return cmp.Or(a.PID-b.PID, strings.Compare(a.Path, b.Path)) })
+	traced := w.trace()
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	p.looked = now
+	p.looked, p.traced = now, traced
 	p.status.Libraries, p.status.Unobservable = libraries, hidden
 	p.status.Records, p.status.Ioctls = len(w.rings) > 0, i.link != nil && i.err == nil
 }

@@ -32,12 +32,21 @@ type probesCounts struct {
 	Gone      uint64
 }
 
+type probesIdentity struct {
+	_          structs.HostLayout
+	Device     uint32
+	Generation uint32
+	Inode      uint64
+	Found      uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	probesMapDevices         = "devices"
 	probesMapGroups          = "groups"
+	probesMapIdentified      = "identified"
 	probesMapUnderWay        = "under_way"
 	probesProgEntryLegacy    = "entry_legacy"
 	probesProgEntryUnified   = "entry_unified"
@@ -45,6 +54,7 @@ const (
 	probesProgExitUnified    = "exit_unified"
 	probesProgGoneLegacy     = "gone_legacy"
 	probesProgGoneUnified    = "gone_unified"
+	probesProgIdentify       = "identify"
 	probesProgIoctlLegacy    = "ioctl_legacy"
 	probesProgIoctlUnified   = "ioctl_unified"
 	probesProgReturnLegacy   = "return_legacy"
@@ -104,6 +114,7 @@ type probesProgramSpecs struct {
 	ExitUnified    *ebpf.ProgramSpec `ebpf:"exit_unified"`
 	GoneLegacy     *ebpf.ProgramSpec `ebpf:"gone_legacy"`
 	GoneUnified    *ebpf.ProgramSpec `ebpf:"gone_unified"`
+	Identify       *ebpf.ProgramSpec `ebpf:"identify"`
 	IoctlLegacy    *ebpf.ProgramSpec `ebpf:"ioctl_legacy"`
 	IoctlUnified   *ebpf.ProgramSpec `ebpf:"ioctl_unified"`
 	ReturnLegacy   *ebpf.ProgramSpec `ebpf:"return_legacy"`
@@ -116,9 +127,10 @@ type probesProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type probesMapSpecs struct {
-	Devices  *ebpf.MapSpec `ebpf:"devices"`
-	Groups   *ebpf.MapSpec `ebpf:"groups"`
-	UnderWay *ebpf.MapSpec `ebpf:"under_way"`
+	Devices    *ebpf.MapSpec `ebpf:"devices"`
+	Groups     *ebpf.MapSpec `ebpf:"groups"`
+	Identified *ebpf.MapSpec `ebpf:"identified"`
+	UnderWay   *ebpf.MapSpec `ebpf:"under_way"`
 }
 
 // probesVariableSpecs contains global variables before they are loaded into the kernel.
@@ -150,15 +162,17 @@ func (o *probesObjects) Close() error {
 //
 // It can be passed to loadProbesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type probesMaps struct {
-	Devices  *ebpf.Map `ebpf:"devices"`
-	Groups   *ebpf.Map `ebpf:"groups"`
-	UnderWay *ebpf.Map `ebpf:"under_way"`
+	Devices    *ebpf.Map `ebpf:"devices"`
+	Groups     *ebpf.Map `ebpf:"groups"`
+	Identified *ebpf.Map `ebpf:"identified"`
+	UnderWay   *ebpf.Map `ebpf:"under_way"`
 }
 
 func (m *probesMaps) Close() error {
 	return _ProbesClose(
 		m.Devices,
 		m.Groups,
+		m.Identified,
 		m.UnderWay,
 	)
 }
@@ -182,6 +196,7 @@ type probesPrograms struct {
 	ExitUnified    *ebpf.Program `ebpf:"exit_unified"`
 	GoneLegacy     *ebpf.Program `ebpf:"gone_legacy"`
 	GoneUnified    *ebpf.Program `ebpf:"gone_unified"`
+	Identify       *ebpf.Program `ebpf:"identify"`
 	IoctlLegacy    *ebpf.Program `ebpf:"ioctl_legacy"`
 	IoctlUnified   *ebpf.Program `ebpf:"ioctl_unified"`
 	ReturnLegacy   *ebpf.Program `ebpf:"return_legacy"`
@@ -198,6 +213,7 @@ func (p *probesPrograms) Close() error {
 		p.ExitUnified,
 		p.GoneLegacy,
 		p.GoneUnified,
+		p.Identify,
 		p.IoctlLegacy,
 		p.IoctlUnified,
 		p.ReturnLegacy,

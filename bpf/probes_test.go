@@ -64,7 +64,7 @@ func TestCountsAreTheProgramsOwn(t *testing.T) {
 			c := startCaller(t, cards(t), "")
 			g.add(t, c.Pid)
 			c.do("load %s", filepath.Join(sim, "libcuda.so.1"))
-			awaitLibraries(t, p, 1)
+			awaitProbed(t, p, c.Pid)
 			want := busy(c)
 			if row.mechanism == MechanismSingle {
 				if mode := p.Status().Mode; mode != ModeSampled {
@@ -90,7 +90,7 @@ func TestEndedProcessesAreCounted(t *testing.T) {
 	c := startCaller(t, cards(t), "")
 	g.add(t, c.Pid)
 	c.do("load %s", filepath.Join(sim, "libcuda.so.1"))
-	awaitLibraries(t, p, 1)
+	awaitProbed(t, p, c.Pid)
 	c.do("begin")
 	c.do("fork")
 	c.do("fork")
@@ -109,7 +109,7 @@ func TestRowsOfRemovedGroupsGo(t *testing.T) {
 	c := startCaller(t, cards(t), "")
 	g.add(t, c.Pid)
 	c.do("load %s", filepath.Join(sim, "libcuda.so.1"))
-	awaitLibraries(t, p, 1)
+	awaitProbed(t, p, c.Pid)
 	c.do("begin")
 	c.do("htod 5 10")
 	c.end()
@@ -136,8 +136,8 @@ func TestRateCap(t *testing.T) {
 				g.add(t, c.Pid)
 				c.do("load %s", filepath.Join(sim, "libcuda.so.1"))
 				callers[g] = c
+				awaitProbed(t, p, c.Pid)
 			}
-			awaitLibraries(t, p, 1)
 			callers[quiet].do("begin")
 			callers[noisy].do("begin")
 			start := time.Now()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -206,6 +207,7 @@ func openProbes(t testing.TB, options Options) *Probes {
 	if options.Dev == "" {
 		options.Dev = "/nowhere"
 	}
+	options.trace = true
 	p, err := Open(options)
 	if err != nil {
 		require.Need(t, "bpf", false, err.Error())
@@ -218,10 +220,30 @@ func openProbes(t testing.TB, options Options) *Probes {
 	return p
 }
 
-// awaitLibraries waits until so many files are probed.
-func awaitLibraries(t testing.TB, p *Probes, n int) {
+// probedBy returns the probed files that a process has mapped; pid 0: those that are probed ahead.
+func probedBy(p *Probes, pid int) []fileID {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.traced[pid]
+}
+
+// awaitProbed waits until a process's library is probed. (Others on the machine may use such libraries too.)
+func awaitProbed(t testing.TB, p *Probes, pid int) fileID {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d libraries are probed", n), func() bool { return p.Status().Libraries == n })
+	eventually(t, fmt.Sprintf("a library of process %d is probed", pid), func() bool { return len(probedBy(p, pid)) > 0 })
+	return probedBy(p, pid)[0]
+}
+
+// isProbed says whether a file still is.
+func isProbed(p *Probes, id fileID) bool {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	for _, ids := range p.traced {
+		if slices.Contains(ids, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // counted returns a group's counts.

@@ -10,6 +10,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"os"
 	"path"
 	"path/filepath"
@@ -29,11 +30,13 @@ const (
 	scanBudget  = 10 * time.Millisecond // of each sweep, without records
 	youngFor    = 20 * time.Second      // without records, new processes are looked at in each sweep for so long
 	pathsEvery  = 10 * time.Second      // libraries that are probed ahead, and device nodes
-	keepUnused  = 30 * time.Second      // a library that nobody maps, after a full sweep has found so
+	keepUnused  = 30 * time.Second      // a library that nobody maps
 
 	maxLibraries  = 256   // that are probed at a time
 	maxByGroup    = 16    // of them first found in one control group: a container cannot take them all
-	maxRemembered = 16384 // files that are no driver, and names of files
+	maxRemembered = 16384 // sightings
+	maxRefused    = 256   // libraries that cannot be probed and are told of
+	maxSaid       = 20    // lines of log about those, until what is remembered is cleared
 	forgetAfter   = 10 * time.Minute
 )
 
@@ -46,21 +49,22 @@ type library struct {
 	group     string // where it was found first
 	ahead     bool   // named by us, kept while that name is its
 	unused    time.Time
-	unusedAt  int // sweeps completed when it became unused
 	functions int
 	stepped   int // of those left out, as they would be single-stepped
 }
 
-// sighting is what /proc/PID/maps calls a file.
+// sighting is how a mapping names a file: not one name for a file, but one file for a name, as long as it is not used anew.
 type sighting struct {
-	major, minor uint32
-	inode        uint64
+	major, minor      uint32
+	inode, generation uint64
+	name              uint64 // hashed
 }
 
-// remembered is what is known of a file.
+// remembered is what is known of a sighting.
 type remembered struct {
-	file  fileID
-	until time.Time
+	file   fileID
+	driver bool
+	until  time.Time
 }
 
 // watcher owns the libraries. All of it runs in one goroutine.
@@ -70,27 +74,31 @@ type watcher struct {
 	accept    func(placed) bool
 	rings     []*ring
 	libraries map[fileID]*library
-	others    map[fileID]time.Time // no drivers, until when
 	sightings map[sighting]remembered
-	ahead     map[string]fileID
+	identify  identifier
+	names     maphash.Seed
 	queue     []int // pids still to be swept
-	swept     int   // completed sweeps
 	young     map[int]time.Time
 	nextSweep time.Time
 	nextPaths time.Time
 	self      int
+	said      int
+	sayAgain  time.Time
 }
 
 func newWatcher(options Options, l *loaded, accept func(placed) bool) *watcher {
 	return &watcher{
-		options: options, loaded: l, accept: accept, libraries: map[fileID]*library{}, others: map[fileID]time.Time{},
-		sightings: map[sighting]remembered{}, ahead: map[string]fileID{}, young: map[int]time.Time{}, self: os.Getpid(),
+		options: options, loaded: l, accept: accept, libraries: map[fileID]*library{}, sightings: map[sighting]remembered{},
+		identify: newIdentifier(l), names: maphash.MakeSeed(), young: map[int]time.Time{}, self: os.Getpid(),
 	}
 }
 
 // start opens the records, then looks at everything once.
 func (w *watcher) start() (recordsErr error) {
 	cpus, err := onlineCPUs()
+	if w.options.noRecords {
+		cpus, err = nil, unix.EACCES
+	}
 	for _, cpu := range cpus {
 		var r *ring
 		if r, err = openRing(-1, cpu, ringPages); err != nil {
@@ -105,8 +113,8 @@ func (w *watcher) start() (recordsErr error) {
 		w.rings = nil
 	}
 	now := time.Now()
-	w.lookAhead(now)
-	w.fillQueue(now)
+	w.lookAhead()
+	w.fillQueue()
 	w.sweep(now, time.Hour)
 	return err
 }
@@ -118,7 +126,7 @@ func (w *watcher) look(now time.Time) {
 		lost = r.read(func(m mapped) { w.note(m, now) }) || lost
 	}
 	if lost {
-		w.fillQueue(now)
+		w.fillQueue()
 		w.sweep(now, scanBudget)
 	}
 	if now.Before(w.nextSweep) {
@@ -133,7 +141,7 @@ func (w *watcher) look(now time.Time) {
 	w.sweep(now, budget)
 	if now.After(w.nextPaths) {
 		w.nextPaths = now.Add(pathsEvery)
-		w.lookAhead(now)
+		w.lookAhead()
 		w.forget(now)
 	}
 	w.closeUnused(now)
@@ -141,25 +149,17 @@ func (w *watcher) look(now time.Time) {
 
 // note takes a record.
 func (w *watcher) note(m mapped, now time.Time) {
-	if l := w.libraries[m.file]; l != nil {
-		l.pids[m.pid] = m.name
+	if m.pid == w.self {
 		return
 	}
-	if now.Before(w.others[m.file]) || m.pid == w.self {
-		return
+	line := mapsLine{start: m.address, end: m.address + m.size, major: m.major, minor: m.minor, inode: m.inode, name: m.name}
+	if _, err := w.sighted(m.pid, line, m.generation, now); errors.Is(err, os.ErrNotExist) {
+		w.sweepProcess(m.pid, now) // mappings are merged and split: if it is still there, its maps tell
 	}
-	line := mapsLine{start: m.address, end: m.address + m.size, major: m.file.major, minor: m.file.minor, inode: m.file.inode, name: m.name}
-	file, err := openMapped(w.options.Proc, m.pid, line)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		// Mappings are merged and split, and processes end. If it is still there, its maps tell.
-		w.sweepProcess(m.pid, now)
-		return
-	}
-	w.inspect(m.pid, m.name, m.file, file, err, now)
 }
 
 // fillQueue lists the processes for the next sweep.
-func (w *watcher) fillQueue(now time.Time) {
+func (w *watcher) fillQueue() {
 	entries, err := os.ReadDir(w.options.Proc)
 	if err != nil {
 		return
@@ -177,8 +177,7 @@ func (w *watcher) sweep(now time.Time, budget time.Duration) {
 	start := time.Now()
 	for time.Since(start) < budget {
 		if len(w.queue) == 0 {
-			w.swept++
-			w.fillQueue(now)
+			w.fillQueue()
 			return
 		}
 		last := len(w.queue) - 1
@@ -223,8 +222,8 @@ func (w *watcher) sweepProcess(pid int, now time.Time) {
 	}
 	has := map[fileID]bool{}
 	for _, line := range lines {
-		if id, ok := w.sighted(pid, line, now); ok {
-			has[id] = true
+		if known, err := w.sighted(pid, line, 0, now); err == nil && known.driver {
+			has[known.file] = true
 		}
 	}
 	for id, l := range w.libraries {
@@ -234,74 +233,63 @@ func (w *watcher) sweepProcess(pid int, now time.Time) {
 	}
 }
 
-// sighted finds the library, if it is one, that a line of a process's maps is about.
-func (w *watcher) sighted(pid int, line mapsLine, now time.Time) (fileID, bool) {
-	key := sighting{line.major, line.minor, line.inode}
-	if known, ok := w.sightings[key]; ok && now.Before(known.until) {
-		l := w.libraries[known.file]
-		if l != nil {
-			l.pids[pid] = line.name
+// sighted takes that a process has a file mapped, and finds out what that is when it is new. os.ErrNotExist: the process
+// or the mapping is gone.
+func (w *watcher) sighted(pid int, line mapsLine, generation uint64, now time.Time) (remembered, error) {
+	key := sighting{line.major, line.minor, line.inode, generation, maphash.String(w.names, line.name)}
+	known, ok := w.sightings[key]
+	if !ok || now.After(known.until) || known.driver && w.libraries[known.file] == nil {
+		id, err := w.inspect(pid, line)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			return remembered{}, os.ErrNotExist
 		}
-		return known.file, l != nil
+		known = remembered{file: id, driver: w.libraries[id] != nil, until: now.Add(forgetAfter)}
+		w.sightings[key] = known
 	}
-	file, err := openMapped(w.options.Proc, pid, line)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return fileID{}, false
+	if known.driver {
+		w.libraries[known.file].pids[pid] = line.name
 	}
-	id := fileID{major: line.major, minor: line.minor, inode: line.inode}
-	if err == nil {
-		if id, _, err = identify(file); err != nil {
-			_ = file.Close()
-			file = nil
-		}
-	}
-	w.sightings[key] = remembered{file: id, until: now.Add(forgetAfter)}
-	if l := w.libraries[id]; l != nil {
-		if file != nil {
-			_ = file.Close()
-		}
-		l.pids[pid] = line.name
-		return id, true
-	}
-	w.inspect(pid, line.name, id, file, err, now)
-	return id, w.libraries[id] != nil
+	return known, nil
 }
 
-// inspect looks at a file for the first time, closes it, and probes it if it is the driver's. A file that could not be
-// opened is remembered as a driver that cannot be seen if it has a driver's name.
-func (w *watcher) inspect(pid int, name string, id fileID, file *os.File, openErr error, now time.Time) {
-	if file != nil {
-		defer file.Close()
-	}
-	if openErr != nil {
-		if namedDriver(strings.TrimSuffix(name, deletedSuffix)) {
-			w.refuse(pid, name, id, openErr.Error())
-		} else {
-			w.others[id] = now.Add(forgetAfter)
+// inspect looks at a mapped file, and probes it if it is a driver that is not probed yet. A file that cannot be opened is
+// remembered as a driver that cannot be seen if it has a driver's name.
+func (w *watcher) inspect(pid int, line mapsLine) (fileID, error) {
+	byName := namedDriver(strings.TrimSuffix(line.name, deletedSuffix))
+	seen := fileID{device: line.major<<20 | line.minor, inode: line.inode}
+	file, err := openMapped(w.options.Proc, pid, line)
+	if err != nil {
+		if byName && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+			w.refuse(pid, line.name, seen, err.Error())
 		}
-		return
+		return seen, err
 	}
-	if found, exact, err := identify(file); err == nil && exact && found != id {
-		w.refuse(pid, name, id, "its name leads to another file than the one that is mapped: it was changed below an overlay")
-		return
-	}
+	defer file.Close()
 	im, err := openImage(file)
-	if err != nil || !isDriver(im, strings.TrimSuffix(name, deletedSuffix)) {
-		if err != nil && namedDriver(strings.TrimSuffix(name, deletedSuffix)) {
-			w.refuse(pid, name, id, err.Error())
-			return
-		}
-		w.others[id] = now.Add(forgetAfter)
-		return
+	switch {
+	case err != nil && byName:
+		w.refuse(pid, line.name, seen, err.Error())
+		return seen, nil
+	case err != nil || !isDriver(im, strings.TrimSuffix(line.name, deletedSuffix)):
+		return seen, nil
 	}
-	w.probe(pid, name, id, file, im)
+	id, err := w.identify.identify(file)
+	if err != nil {
+		w.refuse(pid, line.name, seen, err.Error())
+		return seen, nil
+	}
+	if w.libraries[id] == nil {
+		w.probe(pid, line.name, id, file, im)
+	}
+	return id, nil
 }
 
 // probe attaches to a driver's library.
-func (w *watcher) probe(pid int, name string, id fileID, file *os.File, im *image) *library {
+func (w *watcher) probe(pid int, name string, id fileID, file *os.File, im *image) {
 	d, err := place(im)
 	if err != nil {
-		return w.refuse(pid, name, id, err.Error())
+		w.refuse(pid, name, id, err.Error())
+		return
 	}
 	group := cgroupOf(w.options.Proc, pid)
 	attached, byGroup := 0, 0
@@ -314,15 +302,18 @@ func (w *watcher) probe(pid int, name string, id fileID, file *os.File, im *imag
 		}
 	}
 	if attached >= maxLibraries || byGroup >= maxByGroup {
-		return w.refuse(pid, name, id, fmt.Sprintf("too many files are probed: %d of %d, %d of %d of this container", attached, maxLibraries, byGroup, maxByGroup))
+		w.refuse(pid, name, id, fmt.Sprintf("too many files are probed: %d of %d, %d of %d of this container", attached, maxLibraries, byGroup, maxByGroup))
+		return
 	}
 	places := slices.DeleteFunc(distinct(d.functions), func(p placed) bool { return !w.accept(p) })
 	if len(places) == 0 {
-		return w.refuse(pid, name, id, "every probe in it would be single-stepped, which costs too much here")
+		w.refuse(pid, name, id, "every probe in it would be single-stepped, which costs too much here")
+		return
 	}
 	probes, err := w.loaded.attach(file, places)
 	if err != nil {
-		return w.refuse(pid, name, id, firstLine(err))
+		w.refuse(pid, name, id, firstLine(err))
+		return
 	}
 	l := &library{probes: probes, pids: map[int]string{}, group: group, functions: len(places)}
 	for _, p := range d.functions {
@@ -335,14 +326,27 @@ func (w *watcher) probe(pid int, name string, id fileID, file *os.File, im *imag
 	}
 	w.add(pid, name, id, l)
 	w.options.Log.Info("library is probed", "path", name, "pid", pid, "functions", l.functions, "left_out", l.stepped)
-	return l
 }
 
-func (w *watcher) refuse(pid int, name string, id fileID, reason string) *library {
-	l := &library{reason: reason, pids: map[int]string{}}
-	w.add(pid, name, id, l)
-	w.options.Log.Warn("library cannot be probed", "path", name, "pid", pid, "reason", reason)
-	return l
+// refuse notes a driver that cannot be probed. A container can map as many as it likes: what is kept and said is bounded.
+func (w *watcher) refuse(pid int, name string, id fileID, reason string) {
+	if l := w.libraries[id]; l != nil {
+		l.pids[pid] = name
+		return
+	}
+	refused := 0
+	for _, l := range w.libraries {
+		if l.probes == nil {
+			refused++
+		}
+	}
+	if refused >= maxRefused {
+		return
+	}
+	w.add(pid, name, id, &library{reason: reason, pids: map[int]string{}})
+	if w.said++; w.said <= maxSaid {
+		w.options.Log.Warn("library cannot be probed", "path", name, "pid", pid, "reason", reason)
+	}
 }
 
 func (w *watcher) add(pid int, name string, id fileID, l *library) {
@@ -350,16 +354,15 @@ func (w *watcher) add(pid int, name string, id fileID, l *library) {
 		l.pids[pid] = name
 	}
 	w.libraries[id] = l
-	delete(w.others, id)
 }
 
 // lookAhead probes the libraries that we were told of before anybody maps them, so that first calls count.
-func (w *watcher) lookAhead(now time.Time) {
+func (w *watcher) lookAhead() {
 	named := map[fileID]bool{}
 	for _, pattern := range w.options.Libraries {
 		paths, _ := filepath.Glob(pattern)
 		for _, name := range paths {
-			if id, ok := w.lookAheadAt(name, now); ok {
+			if id, ok := w.lookAheadAt(name); ok {
 				named[id] = true
 			}
 		}
@@ -369,7 +372,7 @@ func (w *watcher) lookAhead(now time.Time) {
 	}
 }
 
-func (w *watcher) lookAheadAt(name string, now time.Time) (fileID, bool) {
+func (w *watcher) lookAheadAt(name string) (fileID, bool) {
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return fileID{}, false
@@ -379,24 +382,24 @@ func (w *watcher) lookAheadAt(name string, now time.Time) (fileID, bool) {
 	if err != nil || !info.Mode().IsRegular() {
 		return fileID{}, false
 	}
-	id, _, err := identify(file)
-	if err != nil {
-		return fileID{}, false
-	}
-	if w.libraries[id] != nil {
-		return id, true
-	}
 	im, err := openImage(file)
 	if err != nil || !isDriver(im, name) {
 		return fileID{}, false
 	}
-	w.probe(0, name, id, file, im)
+	id, err := w.identify.identify(file)
+	if err != nil {
+		return fileID{}, false
+	}
+	if w.libraries[id] == nil {
+		w.probe(0, name, id, file, im)
+	}
 	return id, true
 }
 
 // closeUnused detaches from libraries that nobody has mapped for a while. The kernel keeps probes in a file that has no
 // name any more, so a library that was replaced is seen as long as somebody uses it.
 func (w *watcher) closeUnused(now time.Time) {
+	swept := false
 	for id, l := range w.libraries {
 		for pid := range l.pids {
 			if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
@@ -407,8 +410,16 @@ func (w *watcher) closeUnused(now time.Time) {
 		case len(l.pids) > 0 || l.ahead:
 			l.unused = time.Time{}
 		case l.unused.IsZero():
-			l.unused, l.unusedAt = now, w.swept
-		case now.Sub(l.unused) > w.options.keepUnused() && w.swept > l.unusedAt+1:
+			l.unused = now
+		case now.Sub(l.unused) > w.options.keepUnused():
+			if !swept { // children of a fork have mapped what nobody told
+				swept = true
+				w.fillQueue()
+				w.sweep(now, time.Hour)
+			}
+			if len(l.pids) > 0 {
+				continue
+			}
 			if err := l.probes.Close(); err != nil {
 				w.options.Log.Warn("detaching failed", "error", err)
 			}
@@ -417,12 +428,30 @@ func (w *watcher) closeUnused(now time.Time) {
 	}
 }
 
+// trace tells which probed libraries whom has mapped.
+func (w *watcher) trace() map[int][]fileID {
+	if !w.options.trace {
+		return nil
+	}
+	traced := map[int][]fileID{}
+	for id, l := range w.libraries {
+		if l.probes == nil {
+			continue
+		}
+		for pid := range l.pids {
+			traced[pid] = append(traced[pid], id)
+		}
+		if l.ahead {
+			traced[0] = append(traced[0], id)
+		}
+	}
+	return traced
+}
+
 // forget keeps what is remembered small and not too old: numbers of files are used again.
 func (w *watcher) forget(now time.Time) {
-	for id, until := range w.others {
-		if now.After(until) || len(w.others) > maxRemembered {
-			delete(w.others, id)
-		}
+	if now.After(w.sayAgain) {
+		w.said, w.sayAgain = 0, now.Add(forgetAfter)
 	}
 	for key, known := range w.sightings {
 		if now.After(known.until) || len(w.sightings) > maxRemembered {

@@ -5,6 +5,7 @@
 // kernel counts of it is compared with what it was told to do. It knows nothing of vgpud.
 //
 //   load PATH              load the library
+//   map PATH               map a file to execute, and do nothing with it
 //   begin                  make a context, allocate 1 MiB to copy with
 //   htod N BYTES           N copies of that size; dtoh, dtod, async (host to device), any (cuMemcpy) likewise
 //   rect N WIDTH HEIGHT    N copies of rectangles, host to device
@@ -24,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -167,6 +169,12 @@ int main(void) {
   while (fgets(line, sizeof line, stdin) != NULL) {
     if (sscanf(line, "load %3999s", path) == 1) {
       open_library(path);
+    } else if (sscanf(line, "map %3999s", path) == 1) {
+      int fd = open(path, O_RDONLY | O_CLOEXEC);
+      if (fd < 0 || mmap(NULL, ROOM / 4, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED) {
+        fail(path, fd);
+      }
+      close(fd);
     } else if (strcmp(line, "begin\n") == 0) {
       begin();
     } else if (sscanf(line, "ioctl %3999s %zu", path, &n) == 2) {
