@@ -57,7 +57,7 @@ func (c *cardTraffic) attribute(now time.Duration, policy *ContentionPolicy) *ca
 	}
 	made.links[onRX] = c.splitLink(onRX, int(monitor.HostToDevice), policy)
 	made.links[onTX] = c.splitLink(onTX, int(monitor.DeviceToHost), policy)
-	made.dram = c.splitDRAM(now, policy)
+	made.dram = c.splitDRAM(now)
 	return made
 }
 
@@ -181,7 +181,7 @@ func (t *cardShares) of(index int, found *SliceContention) {
 		}
 		found.Traffic = append(found.Traffic, made)
 	}
-	t.dram.of(t, index, found)
+	t.dram.tell(t, index, found)
 	if rate := s.share[monitor.PeerToPeer]; rate >= 1 && t.card.nvlinkRX.known+t.card.nvlinkTX.known > 0 {
 		found.Traffic = append(found.Traffic, Attributed{Resource: ResourceNVLink, BytesRate: rate, Known: true, Confidence: 0.5,
 			Why: "some of it may have gone over PCIe"})

@@ -18,22 +18,28 @@ import (
 )
 
 const (
-	columnsMost   = 16   // slices that are told apart
-	activeRow     = 0.2  // activity from which a row says something of a slice
-	activeRows    = 20   // such rows that are needed
-	conditionMost = 50   // of the columns
-	oneRow        = 4.0  // weight of a row with one active slice
-	idleRow       = 0.02 // activity below which a slice is not active in a row
-	baseSpread    = 0.02 // how far the traffic of nobody may be from what was seen while all were idle
-	noiseLeast    = 0.003
-	errorMost     = 0.05 // standard error of a slice's part, of the whole, with which it is told
-	misfitMost    = 0.15 // of the whole: what the slices are told to have, more or less than the counter shows
-	idleDRAM      = 0.01 // of the peak, below which there is nothing to tell
-	lagGain       = 0.95 // another lag is taken if it leaves so much less
-	lagEvery      = 5    // periods
+	columnsMost      = 16               // slices that are told apart
+	activeRow        = 0.2              // activity from which a row says something of a slice
+	activeRows       = 20               // such rows that are needed
+	lookLeast        = 20 * time.Second // that the rows have to span
+	conditionMost    = 50               // of the columns
+	oneRow           = 4.0              // weight of a row with one active slice
+	idleRow          = 0.02             // activity below which a slice is not active in a row
+	baseSpread       = 0.01             // how far the traffic of nobody may be from what was seen while all were idle
+	baseRows         = 5                // rows that show it
+	noiseLeast       = 0.003
+	errorMost        = 0.05 // standard error of a slice's part, of the whole, with which it is told
+	unexplainedMost  = 0.35 // of the counter's variance, that slices may leave unexplained
+	unexplainedLeast = 0.06 // of its mean, as a standard deviation, from which that matters
+	misfitMost       = 0.15 // of the whole: what the slices are told to have, more or less than the counter shows
+	idleDRAM         = 0.01 // of the peak, below which there is nothing to tell
+	lagGain          = 0.95 // another lag is taken if it leaves so much less
+	timeGain         = 0.6  // and GPU time in the place of what was done in it
+	lagEvery         = 5    // periods
 
-	rememberFor    = 10 * time.Minute // what was found, when it cannot be found anew
-	rememberSpread = 0.1              // how far a coefficient has moved after a minute, of itself
+	rememberFor    = time.Hour // what was found, when it cannot be found anew
+	rememberMost   = 4 * columnsMost
+	rememberSpread = 0.01 // how far a coefficient has moved after a minute, of itself
 )
 
 // coefficient is what is known of one slice's traffic per GPU time, as a part of the peak.
@@ -41,6 +47,7 @@ type coefficient struct {
 	key   string
 	value float64
 	error float64
+	busy  float64       // mean activity
 	rows  int           // that said something of it
 	found time.Duration // when it was told apart from the others last
 	other bool          // it is told from what was found before
@@ -50,6 +57,7 @@ type coefficient struct {
 type dramFit struct {
 	at        time.Duration
 	lag       time.Duration
+	busy      bool // GPU time explains the counter, not what was done in it
 	tries     int
 	base      float64       // traffic of nobody
 	slices    []coefficient // sorted by key
@@ -57,19 +65,28 @@ type dramFit struct {
 	known     bool
 	why       string // not known, or not surer
 	condition float64
+	mean      float64 // of the counter
 	misfit    float64 // standard deviation of what is not explained
 	overlap   bool    // slices ran at once
+	shaky     bool    // much of what the counter varies is not explained
 	remember  []coefficient
 }
 
 // problem is the regression for one lag.
 type problem struct {
 	*normal
+	lag     time.Duration
+	busy    bool
 	columns []string
-	copies  bool // the last column but one is of copies
-	active  []int
-	overlap float64
-	mean    float64 // of the counter
+	copies  bool    // the last column but one is of copies
+	idle    float64 // the counter's sum in rows in which nobody was active
+	idles   int     // such rows
+
+	from, until time.Duration // of the rows
+	active      []int
+	sum         []float64 // of activity
+	overlap     float64
+	mean        float64 // of the counter
 }
 
 // fitDRAM explains the DRAM's counter.
@@ -78,7 +95,7 @@ func (c *cardTraffic) fitDRAM(now time.Duration) *dramFit {
 	if last == nil {
 		last = &dramFit{}
 	}
-	made := &dramFit{at: now, lag: last.lag, tries: last.tries + 1, base: last.base, remember: last.remember}
+	made := &dramFit{at: now, lag: last.lag, busy: last.busy, tries: last.tries + 1, base: last.base, remember: last.remember}
 	columns := c.activeColumns()
 	switch {
 	case c.rows == nil || len(columns) == 0:
@@ -88,11 +105,12 @@ func (c *cardTraffic) fitDRAM(now time.Duration) *dramFit {
 		made.why = fmt.Sprintf("more than %d slices are active", columnsMost)
 		return made
 	}
-	best := c.setUp(columns, made.lag)
+	best := c.setUp(columns, made.lag, made.busy)
 	if made.tries%lagEvery == 1 {
-		best, made.lag = c.align(columns, best, made.lag)
+		best = c.align(columns, best)
+		made.lag, made.busy = best.lag, best.busy
 	}
-	if best.rows < activeRows {
+	if best.rows < activeRows || best.until-best.from < lookLeast {
 		made.why = "there are too few looks yet"
 		if c.anyBlank() {
 			made.why = "what some slice does is not known"
@@ -129,22 +147,30 @@ func (c *cardTraffic) anyBlank() bool {
 	return rows[len(rows)-1].blank != nil
 }
 
-// align finds the lag with which the activity explains the counter best.
-func (c *cardTraffic) align(columns []string, best *problem, lag time.Duration) (*problem, time.Duration) {
-	least := best.leaves()
-	for other := time.Duration(0); other <= lagMost; other += lagStep {
-		if other == lag {
-			continue
+// align finds the lag with which the activity explains the counter best, and whether it is GPU time or what was done in it
+// that does: charges may or may not grow with what kernels lose.
+func (c *cardTraffic) align(columns []string, best *problem) *problem {
+	least, first := best.leaves(), best
+	if best.busy { // only as long as that is clearly better
+		best = c.setUp(columns, first.lag, false)
+		least = best.leaves()
+	}
+	try := func(lag time.Duration, busy bool, gain float64) {
+		tried := c.setUp(columns, lag, busy)
+		if tried.rows < first.rows*9/10 {
+			return
 		}
-		tried := c.setUp(columns, other)
-		if tried.rows < best.rows*9/10 {
-			continue
-		}
-		if left := tried.leaves(); left < least*lagGain {
-			best, lag, least = tried, other, left
+		if left := tried.leaves(); left < least*gain {
+			best, least = tried, left
 		}
 	}
-	return best, lag
+	for lag := time.Duration(0); lag <= lagMost; lag += lagStep {
+		if lag != first.lag {
+			try(lag, false, lagGain)
+		}
+	}
+	try(best.lag, true, timeGain)
+	return best
 }
 
 // leaves is how much per row the best coefficients leave.
@@ -157,11 +183,11 @@ func (p *problem) leaves() float64 {
 
 // setUp makes the regression of the counter on what slices did so much earlier. Columns: the slices, copies, and one that is
 // always 1.
-func (c *cardTraffic) setUp(columns []string, lag time.Duration) *problem {
+func (c *cardTraffic) setUp(columns []string, lag time.Duration, inTime bool) *problem {
 	size := len(columns) + 2
-	made := &problem{normal: newNormal(size), columns: columns, active: make([]int, len(columns))}
-	begins := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, len(columns))}
-	ends := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, len(columns))}
+	made := &problem{normal: newNormal(size), columns: columns, active: make([]int, len(columns)), sum: make([]float64, len(columns)), lag: lag, busy: inTime}
+	begins := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, len(columns)), busy: inTime}
+	ends := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, len(columns)), busy: inTime}
 	row, from := make([]float64, size), make([]float64, len(columns))
 	newest := c.rows.rows[len(c.rows.rows)-1].at
 	for _, look := range c.rows.rows {
@@ -191,10 +217,21 @@ func (c *cardTraffic) setUp(columns []string, lag time.Duration) *problem {
 		made.copies = made.copies || row[size-2] > 0
 		row[size-1] = 1
 		weight := 1.0
-		if active == 1 {
+		switch active {
+		case 0:
+			made.idle += look.value
+			made.idles++
+		case 1:
 			weight = oneRow
 		}
 		made.add(row, look.value, weight)
+		for i := range columns {
+			made.sum[i] += weight * row[i]
+		}
+		if made.from == 0 {
+			made.from = look.read
+		}
+		made.until = look.read
 		made.overlap += weight * max(0, busy-1)
 		made.mean += weight * look.value
 	}
@@ -212,6 +249,9 @@ const copyScale = 1e12
 // solve finds the coefficients and what they are worth.
 func (f *dramFit) solve(p *problem, now time.Duration) {
 	noise := 10 * noiseLeast
+	if p.idles >= baseRows {
+		f.base = p.idle / float64(p.idles)
+	}
 	for range 2 {
 		with := p.clone()
 		with.expect(p.size-1, f.base, noise*noise/(baseSpread*baseSpread))
@@ -222,27 +262,49 @@ func (f *dramFit) solve(p *problem, now time.Duration) {
 	with := p.clone()
 	with.expect(p.size-1, f.base, noise*noise/(baseSpread*baseSpread))
 	f.condition = with.told(p.copies).condition()
-	if f.condition >= conditionMost {
-		f.recall(with, p, noise, now)
-	}
-	found := with.solve(nil)
-	inverse, ok := with.withRidge(noise).inverse()
-	if !ok {
+	if !f.conclude(with, p, noise, now) {
 		f.why = "slices cannot be told apart: they are active at the same times"
 		return
 	}
-	f.perByte = found[p.size-2] / copyScale
+	// Of what the counter varies, most has to be explained: else the activity that is told is not what drove it, and then
+	// coefficients are too small, however sure they look.
+	varied := p.square/p.weight - p.mean*p.mean
+	f.shaky = noise*noise > unexplainedMost*varied && noise > unexplainedLeast*p.mean
+	if f.condition < conditionMost && !f.shaky && !slices.ContainsFunc(f.slices, func(c coefficient) bool { return c.vague(f.mean) }) {
+		f.keep(now)
+		return
+	}
+	// This window says too little. What was found before is used, and of the window only what all are on the mean: what varies
+	// is no more than noise.
+	f.keep(now)
+	f.conclude(f.recall(p, noise, now), p, noise, now)
+	for i := range f.slices {
+		f.slices[i].other = true
+	}
+}
+
+// conclude finds the coefficients of a window; ok is false where there are none.
+func (f *dramFit) conclude(with *normal, p *problem, noise float64, now time.Duration) (ok bool) {
+	found := with.solve(nil)
+	inverse, ok := with.withRidge(noise).inverse()
+	if !ok {
+		return false
+	}
+	f.perByte, f.mean = found[p.size-2]/copyScale, p.mean
 	// Errors that follow each other in time count for less than as many that do not.
 	spread := noise * math.Sqrt(2)
 	f.slices = make([]coefficient, len(p.columns))
 	for i, key := range p.columns {
 		f.slices[i] = coefficient{key: key, value: found[i], error: spread * math.Sqrt(inverse[i*p.size+i]), rows: p.active[i], found: now,
-			other: f.condition >= conditionMost}
+			busy: p.sum[i] / p.weight}
 	}
 	f.known = true
-	if f.condition < conditionMost {
-		f.keep(now)
-	}
+	return true
+}
+
+// vague says whether it is not known well enough to tell who has which part of a mean.
+func (c *coefficient) vague(mean float64) bool {
+	return c.error*max(c.busy, activeRow) > errorMost*max(mean, idleDRAM)
 }
 
 // told is the part of the columns that have to be told apart, with the constant one taken out of them as far as it is not
@@ -271,51 +333,79 @@ func (n *normal) withRidge(noise float64) *normal {
 	return made
 }
 
-// recall adds what was found before.
-func (f *dramFit) recall(n *normal, p *problem, noise float64, now time.Duration) {
+// recall is what was found before, and what it has to add up to now.
+func (f *dramFit) recall(p *problem, noise float64, now time.Duration) *normal {
+	made := newNormal(p.size)
+	row := make([]float64, p.size)
+	for i := range row {
+		row[i] = p.gram[i*p.size+p.size-1] / p.weight // means: the last column is always 1
+	}
+	made.add(row, p.mean, noise*noise/(noiseLeast*noiseLeast))
+	made.mirror()
+	made.expect(p.size-1, f.base, noise*noise/(baseSpread*baseSpread))
 	for _, known := range f.remember {
 		i := slices.Index(p.columns, known.key)
 		if age := now - known.found; i >= 0 && age < rememberFor {
-			moved := rememberSpread * known.value * math.Sqrt(age.Minutes())
-			spread := max(noiseLeast, math.Hypot(known.error, moved))
-			n.expect(i, known.value, noise*noise/(spread*spread))
+			spread := known.spread(now)
+			made.expect(i, known.value, noise*noise/(spread*spread))
 		}
 	}
+	return made
 }
 
-// keep remembers coefficients that were told apart.
+// keep remembers coefficients that were told apart, each as it was when that was best known.
 func (f *dramFit) keep(now time.Duration) {
-	kept := slices.Clone(f.slices)
+	kept := make([]coefficient, 0, len(f.slices)+len(f.remember))
+	for _, found := range f.slices {
+		if f.condition < conditionMost && !f.shaky && !found.vague(f.mean) {
+			kept = append(kept, found)
+		}
+	}
 	for _, known := range f.remember {
-		if now-known.found < rememberFor && !slices.ContainsFunc(kept, func(c coefficient) bool { return c.key == known.key }) &&
-			len(kept) < 4*columnsMost {
+		at := slices.IndexFunc(kept, func(c coefficient) bool { return c.key == known.key })
+		switch {
+		case now-known.found >= rememberFor:
+		case at >= 0 && known.spread(now) < kept[at].error:
+			kept[at] = known
+		case at < 0 && len(kept) < rememberMost:
 			kept = append(kept, known)
 		}
 	}
 	f.remember = kept
 }
 
+// spread is how far a coefficient that was found before can be wrong by now.
+func (c *coefficient) spread(now time.Duration) float64 {
+	moved := rememberSpread * c.value * math.Sqrt(max(0, now-c.found).Minutes())
+	return max(noiseLeast, math.Hypot(c.error, moved))
+}
+
 // dramShares is who has which part of the DRAM's traffic, as parts of the peak.
 type dramShares struct {
-	counted    bool
-	known      bool
-	why        string
-	whole      float64
+	counted bool
+	known   bool // what slices do explains the counter
+	why     string
+	whole   float64
+	of      []dramPart // by slice; none where there is no fit, or no traffic
+}
+
+// dramPart is the part of one slice.
+type dramPart struct {
+	part       float64
+	told       bool // it is sure enough
 	confidence float64
-	parts      []float64 // by slice
-	told       []bool    // by slice
-	reasons    []string  // by slice, why not
+	why        string // it is not told, or not surer
 }
 
 // splitDRAM tells who has which part.
-func (c *cardTraffic) splitDRAM(now time.Duration, policy *ContentionPolicy) dramShares {
+func (c *cardTraffic) splitDRAM(now time.Duration) dramShares {
 	made := dramShares{counted: c.dram.knownAt(c.looked), whole: c.dram.slow}
 	if !made.counted || c.sharing == monitor.SharingMIG || c.sharing == monitor.SharingExclusive {
 		made.why = "the card's memory bandwidth is not known"
 		return made
 	}
 	if c.dram.slow < idleDRAM && c.dram.mean < idleDRAM {
-		made.known, made.confidence = true, 1
+		made.known = true
 		return made
 	}
 	c.fit = c.fitDRAM(now)
@@ -330,65 +420,86 @@ func (c *cardTraffic) splitDRAM(now time.Duration, policy *ContentionPolicy) dra
 // fill works the parts out, and whether they are sure enough.
 func (d *dramShares) fill(c *cardTraffic) {
 	f := c.fit
-	d.parts, d.told, d.reasons = make([]float64, len(c.slices)), make([]bool, len(c.slices)), make([]string, len(c.slices))
-	sum, doubt := f.base, 0.0
+	d.of = make([]dramPart, len(c.slices))
+	sum := f.base
 	for i := range c.slices {
 		s := &c.slices[i]
-		d.told[i] = true
-		at := slices.IndexFunc(f.slices, func(k coefficient) bool { return k.key == s.key })
-		copied := f.perByte * copyPasses * s.share[monitor.DeviceToDevice]
-		if at < 0 {
-			d.parts[i] = copied
-			sum += copied
-			continue
-		}
-		known := &f.slices[at]
-		d.parts[i] = known.value*s.busy + copied
-		sum += d.parts[i]
-		wrong := known.error * s.busy / max(d.whole, idleDRAM)
-		doubt = max(doubt, wrong)
-		switch {
-		case wrong > errorMost:
-			d.told[i], d.reasons[i] = false, "its activity says too little of its traffic"
-			if f.condition >= conditionMost {
-				d.reasons[i] = "it is active at the same times as others"
-			}
-		case known.rows < activeRows && wrong > errorMost/4:
-			d.told[i], d.reasons[i] = false, fmt.Sprintf("it was active in fewer than %d looks", activeRows)
-		}
-		if !d.told[i] && d.why == "" {
-			d.why = d.reasons[i]
-		}
+		d.of[i] = f.part(s, d.whole)
+		sum += d.of[i].part
 	}
 	if sum > d.whole && sum > 0 {
-		for i := range d.parts {
-			d.parts[i] *= d.whole / sum
+		for i := range d.of {
+			d.of[i].part *= d.whole / sum
 		}
 	}
 	misfit := math.Abs(sum-d.whole) / max(d.whole, idleDRAM)
-	d.known = d.why == ""
-	if misfit > misfitMost {
-		d.known, d.why = false, "what slices do does not explain the card's counter"
+	d.known = misfit <= misfitMost
+	if !d.known {
+		d.why = "what slices do does not explain the card's counter"
 	}
-	d.confidence = sane(1 - doubt/errorMost/2 - misfit)
-	if f.overlap {
-		d.confidence = min(d.confidence, 0.8)
-		if d.why == "" {
-			d.why = "kernels run at once: a mean over what runs beside"
+	for i := range d.of {
+		of := &d.of[i]
+		of.confidence = sane(of.confidence - misfit)
+		if !d.known {
+			of.told, of.why = false, d.why
 		}
-	}
-	if f.condition >= conditionMost {
-		d.confidence = min(d.confidence, 0.6)
+		if !of.told {
+			of.confidence = 0
+			if d.why == "" {
+				d.why = of.why
+			}
+		}
 	}
 }
 
-// sharesOf is how the traffic is split as one slice sees it.
+// part is the part of one slice, of a whole.
+func (f *dramFit) part(s *sliceTraffic, whole float64) dramPart {
+	made := dramPart{part: f.perByte * copyPasses * s.share[monitor.DeviceToDevice], told: true, confidence: 1}
+	at := slices.IndexFunc(f.slices, func(k coefficient) bool { return k.key == s.key })
+	if at < 0 {
+		return made
+	}
+	known := &f.slices[at]
+	busy := s.effort
+	if f.busy {
+		busy = s.busy
+	}
+	made.part += known.value * busy
+	wrong := known.error * busy / max(whole, idleDRAM)
+	made.confidence = 1 - wrong/errorMost/2
+	switch {
+	case wrong > errorMost && f.shaky:
+		made.told, made.why = false, "what slices are charged does not explain how the card's counter varies"
+	case wrong > errorMost && len(f.slices) > 1:
+		made.told, made.why = false, "it is active at the same times as others"
+	case wrong > errorMost:
+		made.told, made.why = false, "its activity says too little of its traffic"
+	case known.rows < activeRows && wrong > errorMost/4:
+		made.told, made.why = false, fmt.Sprintf("it was active in fewer than %d looks", activeRows)
+	case known.other:
+		made.confidence, made.why = min(made.confidence, 0.6), "by what was seen before: it is active at the same times as others"
+	case f.overlap:
+		made.confidence, made.why = min(made.confidence, 0.8), "kernels run at once: a mean over what runs beside"
+	}
+	return made
+}
+
+// sharesOf is how the traffic is split as one slice sees it. It is enough to know what it has itself: what is explained by
+// the others is theirs together.
 func (d *dramShares) sharesOf(all []sliceTraffic, index int) shares {
-	if !d.counted || !d.known || len(d.parts) == 0 || d.whole <= 0 {
+	if !d.counted || !d.known || len(d.of) == 0 || d.whole <= 0 {
 		return shares{known: d.counted && d.known, why: d.why}
 	}
-	made := splitBy(all, index, d.whole, d.confidence, func(i int) float64 { return d.parts[i] })
-	made.why = d.why
+	if own := &d.of[index]; !own.told {
+		return shares{why: own.why}
+	}
+	made := splitBy(all, index, d.whole, 1, func(i int) float64 { return d.of[i].part })
+	if at := slices.IndexFunc(all, func(s sliceTraffic) bool { return s.key == made.antagonist }); at >= 0 {
+		if !d.of[at].told {
+			made.antagonist = ""
+		}
+		made.confidence = min(made.confidence, d.of[at].confidence, d.of[index].confidence)
+	}
 	return made
 }
 
@@ -400,25 +511,34 @@ func (d *dramShares) describe(t *cardShares, gpu *GPUContention) {
 	can := t.card.achievable(onDRAM, t.policy)
 	gpu.Device = append(gpu.Device, Attributed{Resource: ResourceDRAM, Part: partOf(d.whole, can), Known: true, Confidence: 1})
 	rest := d.whole
-	for i, part := range d.parts {
-		if d.known || d.told[i] {
-			rest -= part
+	for i := range d.of {
+		if d.of[i].told {
+			rest -= d.of[i].part
 		}
 	}
 	gpu.Unattributed = append(gpu.Unattributed, Attributed{Resource: ResourceDRAM, Part: partOf(max(0, rest), can), Known: true,
 		Confidence: 1, Why: d.why})
 }
 
-// of tells the traffic of a slice.
-func (d *dramShares) of(t *cardShares, index int, found *SliceContention) {
+// tell tells the traffic of a slice.
+func (d *dramShares) tell(t *cardShares, index int, found *SliceContention) {
 	if !d.counted || !t.card.slices[index].working() {
 		return
 	}
 	made := Attributed{Resource: ResourceDRAM, Why: d.why}
-	if len(d.parts) > 0 && d.known {
-		made.Part, made.Known, made.Confidence = partOf(d.parts[index], t.card.achievable(onDRAM, t.policy)), true, d.confidence
+	if len(d.of) > 0 {
+		of := &d.of[index]
+		made.Known, made.Confidence, made.Why = of.told, of.confidence, of.why
+		if of.told {
+			made.Part = partOf(of.part, t.card.achievable(onDRAM, t.policy))
+		}
 	}
 	found.Traffic = append(found.Traffic, made)
+}
+
+// sure says whether all that matters is told, with confidence.
+func (d *dramShares) sure() bool {
+	return d.known && !slices.ContainsFunc(d.of, func(p dramPart) bool { return p.confidence < sureFrom && p.part > errorMost*d.whole })
 }
 
 // working says whether a slice used the card of late.
@@ -437,6 +557,7 @@ const (
 	quickFor   = 2 * time.Minute
 	quickRest  = 3 * time.Minute
 	quickShort = time.Minute
+	sureFrom   = 0.5 // confidence that is enough
 )
 
 // plan decides whether the card is to be looked at more often: while it matters who has its DRAM's traffic, and that is not
@@ -450,7 +571,7 @@ func (c *cardTraffic) plan(now time.Duration, traffic *cardShares, policy *Conte
 	}
 	wanted := active >= 2 && c.dram.knownAt(c.looked) && (policy.Attribute || traffic.ratio[onDRAM] >= policy.Quick) &&
 		(c.sharing == monitor.SharingMPS || c.sharing == monitor.SharingTimeSliced)
-	sure := traffic.dram.known && traffic.dram.confidence >= 0.7
+	sure := traffic.dram.sure()
 	switch {
 	case !wanted || sure && c.wish.since > 0 && now-c.wish.since >= quickShort:
 		if c.wish.since > 0 {

@@ -28,6 +28,7 @@ type trafficRow struct {
 	known  bool
 	keys   []string  // shared by rows with the same slices
 	used   []float64 // GPU time ever, in seconds, by slice
+	done   []float64 // the same, less what kernels lost meanwhile
 	blank  []bool    // by slice: what it did since the look before is not known; nil: none
 	copied float64   // bytes ever read and written by copies within the card
 }
@@ -47,7 +48,8 @@ func (c *cardTraffic) keepRow(l *look, device *monitor.Device) {
 	case c.rows == nil:
 		c.rows = &trafficRows{}
 	}
-	row := &trafficRow{at: l.now, used: make([]float64, len(c.slices)), copied: c.copied}
+	both := make([]float64, 2*len(c.slices))
+	row := &trafficRow{at: l.now, used: both[:len(c.slices)], done: both[len(c.slices):], copied: c.copied}
 	if device != nil && c.dram.known == l.now {
 		row.known, row.value = true, c.dram.last
 		row.read, row.period = device.At, device.DRAM.Period
@@ -62,7 +64,7 @@ func (c *cardTraffic) keepRow(l *look, device *monitor.Device) {
 	same := len(rows) > 0 && len(rows[len(rows)-1].keys) == len(c.slices)
 	for i := range c.slices {
 		s := &c.slices[i]
-		row.used[i] = s.used
+		row.used[i], row.done[i] = s.used, s.done
 		same = same && rows[len(rows)-1].keys[i] == s.key
 		if !s.known || !s.charging && s.worked {
 			if row.blank == nil {
@@ -93,6 +95,15 @@ type rowReader struct {
 	index   int      // of the first row at or after the last moment that was asked for
 	at      []int    // where the columns are in the keys below
 	keys    []string
+	busy    bool // asked for is GPU time, not what was done in it
+}
+
+// of is what is asked for.
+func (u *rowReader) of(row *trafficRow) []float64 {
+	if u.busy {
+		return row.used
+	}
+	return row.done
 }
 
 // place finds where the columns are among a row's keys; both are sorted.
@@ -153,13 +164,13 @@ func (u *rowReader) between(before, after *trafficRow, part float64, into []floa
 		if after.blank != nil && after.blank[at] {
 			return 0, false
 		}
-		into[i] = after.used[at]
+		into[i] = u.of(after)[at]
 	}
 	u.place(before)
 	for i, at := range u.at {
 		earlier := 0.0 // it is new
 		if at >= 0 {
-			earlier = before.used[at]
+			earlier = u.of(before)[at]
 		}
 		if math.IsNaN(into[i]) {
 			into[i] = earlier

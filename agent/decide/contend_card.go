@@ -21,13 +21,14 @@ const (
 	mostLink    = 1e12            // bytes per second that no link and no copy exceeds: more is nonsense
 	linkSettles = 2 * time.Second // a link that is otherwise for so long is another
 
-	linkLoaded = 50e6 // bytes per second from which a link is not in power saving
-	aloneUse   = 0.02 // of the card's time by others, with which one is alone
-	otherUse   = 0.05 // from which others are active
-	foreignUse = 0.3  // by nobody who is known, with which nobody is alone
-	copyPasses = 2    // a copy within the card reads and writes
-	copiesUse  = 1e9  // bytes per second within the card, from which they are in the way
-	linkUse    = 0.02 // of what a link can do, from which others are active on it
+	linkLoaded      = 50e6 // bytes per second from which a link is not in power saving
+	aloneUse        = 0.02 // of the card's time by others, with which one is alone
+	otherUse        = 0.05 // from which others are active
+	progressSamples = 3    // samples of kernels that say as much as all before of how fast they are
+	foreignUse      = 0.3  // by nobody who is known, with which nobody is alone
+	copyPasses      = 2    // a copy within the card reads and writes
+	copiesUse       = 1e9  // bytes per second within the card, from which they are in the way
+	linkUse         = 0.02 // of what a link can do, from which others are active on it
 )
 
 // lane is what one lane of each generation of PCIe carries in one direction, in bytes per second, after its encoding.
@@ -123,6 +124,7 @@ func (c *cardTraffic) look(now time.Duration, device *monitor.Device, streams []
 	next.copied += copyPasses * total.all.rates[monitor.DeviceToDevice] * passed.Seconds()
 	for i := range next.slices {
 		next.slices[i].judge(&streams[i], &total)
+		next.slices[i].spend(passed)
 	}
 	next.keepRow(&total, device)
 	return &next

@@ -38,6 +38,9 @@ type loss struct {
 	unknown    float64 // took, without a baseline
 	longest    float64
 	samples    uint64 // least behind a baseline
+
+	kernels, work float64 // of kernels: what they took, and what they take undisturbed
+	fresh         float64 // samples of them
 }
 
 // pressure is the time that was lost on at least one of the operations under way, and on all. As long as they follow each
@@ -191,12 +194,20 @@ func (c *classTraffic) account(found *loss, operations, took, lost, whole, expec
 	}
 	all := min(operations*took/whole/float64(time.Second), overlapMost*(light.passed+longest).Seconds())
 	found.longest = max(found.longest, longest.Seconds())
+	if c.kind != monitor.OperationDeviceCopy && on == onDRAM {
+		found.kernels += all
+		found.work += all
+		found.fresh += whole
+		if mean := took / whole; expected > 0 && expected < mean {
+			found.work -= all * (1 - expected/mean)
+		}
+	}
 	if expected <= 0 {
 		found.unknown += all
 		return
 	}
 	part := lost / took
-	if light.alone || light.relaxed[on] {
+	if light.alone || light.relaxed[on] && !light.active.on(c.kind) {
 		gain := min(whole/selfLearns, 1)
 		c.baseline.self += float32(gain * (min(part, selfMost) - float64(c.baseline.self)))
 	}

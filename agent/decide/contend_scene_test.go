@@ -49,8 +49,9 @@ type actor struct {
 	stalls  time.Duration
 	waits   float64 // part of the time that its launches wait for its share
 
-	used float64 // of the DRAM's peak, exactly, in the last step
-	did  float64 // of the card's time
+	squeeze float64 // by how much DRAM that is used up slows its kernels
+	used    float64 // of the DRAM's peak, exactly, in the last step
+	did     float64 // of the card's time
 }
 
 // scene is a card and its actors.
@@ -64,6 +65,7 @@ type scene struct {
 	foreign [4]float64 // traffic of nobody: DRAM, RX, TX; and of the card's time
 	noise   float64    // of counters, relative
 	lag     time.Duration
+	reach   float64 // what DRAM can do, of its peak; 0: no bound, what the test prescribes is what happens
 	noGPM   bool
 	policy  ContentionPolicy
 	state   ContentionState
@@ -112,10 +114,12 @@ func (s *scene) step(passed time.Duration) {
 	dram, busy := s.foreign[0], s.foreign[3]
 	rx, tx := s.foreign[1]+20e6, s.foreign[2]+20e6
 	seen := &monitor.Contention{Now: s.now}
+	s.squeeze()
 	for _, a := range s.actors {
 		before := a.copies
 		a.act(s.now, passed, s.random)
 		dram += a.used
+		s.truth[a.key] = fade(s.truth[a.key], a.used, passed, shareOver)
 		busy += a.did
 		rx += float64(a.copies[monitor.HostToDevice]-before[monitor.HostToDevice]) / passed.Seconds()
 		tx += float64(a.copies[monitor.DeviceToHost]-before[monitor.DeviceToHost]) / passed.Seconds()
@@ -147,6 +151,28 @@ func (s *scene) step(passed time.Duration) {
 	s.result, s.state = Contend(seen, s.policy, s.state)
 }
 
+// squeeze slows kernels where they want more of DRAM together than it can do.
+func (s *scene) squeeze() {
+	wanted := s.foreign[0]
+	for _, a := range s.actors {
+		a.squeeze = 1
+		part := 1.0
+		if a.active != nil {
+			part = a.active(s.now)
+		}
+		for _, w := range a.works {
+			if w.kind == monitor.OperationKernel {
+				wanted += a.dram * w.share * part
+			}
+		}
+	}
+	if s.reach > 0 && wanted > s.reach {
+		for _, a := range s.actors { // a kernel that uses little of it waits little for it
+			a.squeeze = 1 + (wanted/s.reach-1)*min(1, 1.5*a.dram)
+		}
+	}
+}
+
 // late gives the counters that the card shows: those of a while ago.
 func (s *scene) late(device monitor.Device) monitor.Device {
 	for _, old := range s.past {
@@ -172,6 +198,9 @@ func (a *actor) act(now, passed time.Duration, random *rand.Rand) {
 		slower := 1.0
 		if w.slower != nil {
 			slower = w.slower(now)
+		}
+		if w.kind == monitor.OperationKernel && a.squeeze > 0 {
+			slower *= a.squeeze
 		}
 		under := min(w.share*slower, 1) * part // of the time
 		exact := under*float64(passed)/(float64(w.takes)*slower) + w.rest

@@ -6,7 +6,6 @@
 package decide
 
 import (
-	"math"
 	"strings"
 	"time"
 
@@ -50,22 +49,27 @@ type sliceTraffic struct {
 	classes []classTraffic // not changed once they are in a state
 
 	// Since the look before.
-	known    bool    // there are both readings
-	charging bool    // its GPU time is known
-	activity float64 // part of the card's time
+	known    bool          // there are both readings
+	since    time.Duration // the look before; 0: not read
+	charging bool          // its GPU time is known
+	activity float64       // part of the card's time
 	copied   bool
 	worked   bool                        // it did something, whether or not its GPU time is known
+	progress float64                     // of its kernels: 1 as fast as undisturbed; 0: not known yet
 	rates    [monitor.Directions]float64 // bytes per second
 	before   [monitor.Directions]float64 // of the look before
 	wasAlone bool                        // at the look before nobody else used the card
 	used     float64                     // GPU time ever, in seconds, as far as it was seen
+	done     float64                     // the same, less what its kernels lost
 
 	share    [monitor.Directions]float64 // rates over shareOver
 	busy     float64                     // activity over shareOver
+	effort   float64                     // the same, less what its kernels lost
 	pressure [metered]struct{ some, full meter }
 	several  [metered]float64 // operations under way at once, over shareOver
 	period   [metered]lossOf
-	claims   float64 // part that its traffic has of the DRAM's
+	vague    [metered]time.Duration // when it last had operations of which too little is known; 0: not since it had others
+	claims   float64                // part that its traffic has of the DRAM's
 }
 
 // lossOf is what happened on a resource since the last period ended.
@@ -120,13 +124,14 @@ func (s *sliceTraffic) count(stream *monitor.Stream, now, passed time.Duration) 
 	}
 	s.known, s.activity, s.copied, s.worked = false, 0, false, false
 	s.before, s.rates = s.rates, [monitor.Directions]float64{}
-	s.busy = fade(s.busy, 0, passed, shareOver)
+	s.since = 0
 	if !stream.Known {
 		s.charging = false
 		return
 	}
 	since := now - s.read
 	s.known = s.read > 0 && since > 0 && since <= gapMost
+	s.since = max(since, 0)
 	s.read = now
 	if stream.Started > 0 && stream.Started <= now {
 		s.oldest = stream.Started
@@ -150,9 +155,7 @@ func (s *sliceTraffic) count(stream *monitor.Stream, now, passed time.Duration) 
 	s.charging = stream.Charged > 0 || stream.Share > 0
 	if s.known && charged > s.charged {
 		s.activity = min((charged-s.charged).Seconds()/since.Seconds(), activityMost)
-		s.used += s.activity * since.Seconds()
 	}
-	s.busy += s.activity * (1 - math.Exp(-float64(passed)/float64(shareOver)))
 	waited, stalled := max(0, stream.Waited), max(0, stream.Stalls.Time)
 	if s.known {
 		s.wait(max(0, waited-s.waited), max(0, stalled-s.stalled), since)
@@ -217,6 +220,35 @@ func (s *sliceTraffic) judge(stream *monitor.Stream, l *look) {
 	for on := onDRAM; on < metered; on++ {
 		s.lose(on, &found[on], &light)
 	}
+	s.proceed(&found[onDRAM], &light)
+}
+
+// pace is how much its kernels do in their time, of what they do undisturbed.
+func (s *sliceTraffic) pace() float64 {
+	if s.progress == 0 {
+		return 1
+	}
+	return s.progress
+}
+
+// proceed takes in how fast its kernels were. Where tenants take turns, a sample may be long because it was interrupted; what
+// the card did for it is not less for that.
+func (s *sliceTraffic) proceed(found *loss, light *classLight) {
+	if found.kernels <= 0 || light.card.sharing == monitor.SharingTimeSliced {
+		return
+	}
+	gain := found.fresh / (found.fresh + progressSamples)
+	s.progress = s.pace() + gain*(sane(found.work/found.kernels)-s.pace())
+}
+
+// spend adds up its GPU time, and what was done in it.
+func (s *sliceTraffic) spend(passed time.Duration) {
+	s.busy = fade(s.busy, s.activity, passed, shareOver)
+	s.effort = fade(s.effort, s.activity*s.pace(), passed, shareOver)
+	if s.known {
+		s.used += s.activity * s.since.Seconds()
+		s.done += s.activity * s.since.Seconds() * s.pace()
+	}
 }
 
 // activity is on what others are active.
@@ -262,6 +294,12 @@ func (s *sliceTraffic) lose(on int, found *loss, light *classLight) {
 	period := &s.period[on]
 	period.took += found.took
 	period.unknown += found.unknown
+	switch {
+	case found.unknown > found.took:
+		s.vague[on] = light.now
+	case found.took > 0:
+		s.vague[on] = 0
+	}
 	if found.lost > 0 && (period.samples == 0 || found.samples < period.samples) {
 		period.samples = found.samples
 	}

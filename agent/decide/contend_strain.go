@@ -180,7 +180,9 @@ func (c *cardTraffic) strain(on, index int, traffic *cardShares, policy *Content
 	if shares.known && shares.own > policy.SelfLimited && traffic.ratio[on] >= policy.Saturated {
 		found.SelfLimited = append(found.SelfLimited, resourceNames[on])
 	}
-	if averages.Avg10 == 0 && averages.Avg60 == 0 {
+	silent := (s.period[on].hushed && s.period[on].took+s.period[on].unknown > 0 || s.isVague(on, c.looked)) &&
+		traffic.ratio[on] >= policy.Saturated // something may well be lost, and cannot be judged
+	if averages.Avg10 == 0 && averages.Avg60 == 0 && !silent {
 		return
 	}
 	made := Strain{Resource: resourceNames[on], Avg10: averages.Avg10, Avg60: averages.Avg60, DeviceRatio: traffic.ratio[on],
@@ -195,6 +197,11 @@ func (c *cardTraffic) strain(on, index int, traffic *cardShares, policy *Content
 	found.Strain = append(found.Strain, made)
 }
 
+// isVague says whether too little is known of what a slice did on a resource of late.
+func (s *sliceTraffic) isVague(on int, now time.Duration) bool {
+	return s.vague[on] > 0 && now-s.vague[on] < shareOver
+}
+
 // excluded says why a period proves nothing.
 func (c *cardTraffic) excluded(on int, s *sliceTraffic, averages Averages, shares shares) string {
 	period := &s.period[on]
@@ -205,7 +212,7 @@ func (c *cardTraffic) excluded(on int, s *sliceTraffic, averages Averages, share
 		return "its processes have just begun"
 	case on != onDRAM && c.trainedDown:
 		return "the PCIe link is trained down"
-	case period.unknown > period.took:
+	case s.isVague(on, c.looked):
 		return fmt.Sprintf("fewer than %d samples of most of its operations", warmup)
 	case averages.Avg10 < strainFrom:
 		return ""
