@@ -90,15 +90,16 @@ func parseContainer(text string) source.Container {
 		if len(fields) != 3 {
 			continue
 		}
-		if path, id := containerPath(fields[2]); id != "" {
+		if path, id := ContainerPath(fields[2]); id != "" {
 			return source.Container{CgroupPath: path, ID: id, PodUID: parsePath(path)}
 		}
 	}
 	return source.Container{}
 }
 
-// containerPath cuts a cgroup path after the component that names a container.
-func containerPath(path string) (upTo, id string) {
+// ContainerPath cuts a cgroup path after the first component that names a container, and returns both; empty where there is
+// none.
+func ContainerPath(path string) (upTo, id string) {
 	if !strings.HasPrefix(path, "/") {
 		return "", ""
 	}

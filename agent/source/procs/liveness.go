@@ -176,6 +176,10 @@ func (t *Table) startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[statStartTime], 10, 64)
 }
 
+// StartTime reads when a process began, in clock ticks after boot: with the pid it names a process for good. An error means
+// that it has ended.
+func (t *Table) StartTime(pid int) (uint64, error) { return t.startTime(pid) }
+
 // seesEverything says whether no process of the machine is hidden from us.
 func (t *Table) seesEverything() bool {
 	inode, err := namespaceInode(filepath.Join(t.root, "proc/self/ns/pid"))
