@@ -21,7 +21,7 @@ REVISION := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),
 # A nested make takes our job server where there is one, and -j otherwise. V=1 shows its commands, in tests too.
 SUBMAKE = $(MAKE) $(if $(V),,-s) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
-.PHONY: help build shim sim agent client demo test check e2e bench-shim bench-compute bench-contention test-gpu format docs tools clean need-build
+.PHONY: help build shim sim agent client demo test check e2e bench-shim bench-compute bench-agent bench-contention test-gpu format docs tools clean need-build
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,7 +44,7 @@ agent: need-build
 # The small driver-API programs that the demo runs in slices; the end-to-end tests run the same sources.
 CLIENTS := $(addprefix $(OUT)/sim/,client flood)
 client: $(CLIENTS)
-$(CLIENTS): $(OUT)/sim/%: scripts/e2e/client/%.c scripts/e2e/client/driver.h | need-build
+$(CLIENTS): $(OUT)/sim/%: scripts/e2e/client/%.c $(wildcard scripts/e2e/client/*.h) | need-build
 	@mkdir -p $(@D)
 	@$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion -pthread -o $@ $< -ldl
 
@@ -71,6 +71,9 @@ bench-compute: build ## Measure how exactly shares of GPU time are held, into do
 
 bench-contention: build ## Measure how contention is found and told from what is none, into docs/benchmarks (root)
 	@go run ./scripts/contentionbench --build $(OUT) --out docs/benchmarks
+
+bench-agent: build ## Measure what the agent costs, with a profile, into docs/benchmarks (root)
+	@go run ./scripts/agentbench --build $(OUT) --out docs/benchmarks
 
 test-gpu: build bench-shim ## Check caps, views and costs on a real GPU and driver
 	@scripts/test-gpu.sh

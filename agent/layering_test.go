@@ -50,6 +50,7 @@ var allowedImports = map[string][]string{
 	"internal/atomicfile":    {},
 	"internal/require":       {},
 
+	"scripts/agentbench":              {"scripts/benchnode", "scripts/benchpage"},
 	"scripts/benchnode":               {"limiter", "plugin/kubelettest"},
 	"scripts/benchpage":               {},
 	"scripts/computebench":            {"limiter", "scripts/benchnode", "scripts/benchpage", "scripts/computebench/scene", "scripts/computebench/virtual"},

@@ -36,9 +36,14 @@ type Box struct {
 
 // Admit has the kubelet give a tenant so many slices of the first card, from one on, and lays out its container.
 func (n *Node) Admit(ctx context.Context, name string, count, first int) (*Box, error) {
+	return n.AdmitTo(ctx, 0, name, count, first)
+}
+
+// AdmitTo is Admit with slices of another card than the first.
+func (n *Node) AdmitTo(ctx context.Context, card int, name string, count, first int) (*Box, error) {
 	var ids []string
 	for i := range count {
-		ids = append(ids, n.UUIDs[0]+"::"+strconv.Itoa(first+i))
+		ids = append(ids, n.UUIDs[card]+"::"+strconv.Itoa(first+i))
 	}
 	number := len(n.Boxes)
 	pod := kubelettest.Pod{UID: fmt.Sprintf("00000000-0000-4000-8000-%012d", number), Namespace: "default", Name: fmt.Sprintf("tenant-%d", number)}

@@ -27,7 +27,7 @@ import (
 const (
 	// ResourceName is what the kubelet counts slices as.
 	ResourceName = "nvidia.com/gpu"
-	// SlicesPerCard are so many that a share is as many percent.
+	// SlicesPerCard, unless Config has another number, are so many that a share is as many percent.
 	SlicesPerCard = 100
 
 	startTimeout = time.Minute
@@ -36,10 +36,11 @@ const (
 
 // Config is what a node is made of.
 type Config struct {
-	Build string   // directory with vgpud, libvgpu.so and sim/; see Snapshot
-	Cards int      // 0: 1
-	Sim   []string // KEY=VALUE of the simulated machine
-	Agent []string // flags of the agent beside the usual ones
+	Build  string   // directory with vgpud, libvgpu.so and sim/; see Snapshot
+	Cards  int      // 0: 1
+	Slices int      // of each card; 0: SlicesPerCard
+	Sim    []string // KEY=VALUE of the simulated machine
+	Agent  []string // flags of the agent beside the usual ones
 }
 
 // Node is one that runs. Its parts end with it.
@@ -55,6 +56,9 @@ type Node struct {
 // Start brings a node up to where its containers can start.
 func Start(ctx context.Context, c Config) (_ *Node, err error) {
 	c.Cards = max(1, c.Cards)
+	if c.Slices == 0 {
+		c.Slices = SlicesPerCard
+	}
 	n := &Node{config: c}
 	if n.Dir, err = os.MkdirTemp("", "cb"); err != nil {
 		return nil, fmt.Errorf("start node: %w", err)
@@ -75,7 +79,7 @@ func Start(ctx context.Context, c Config) (_ *Node, err error) {
 	}
 	ready, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := n.Kubelet.WaitAllocatable(ready, ResourceName, c.Cards*SlicesPerCard); err != nil {
+	if err := n.Kubelet.WaitAllocatable(ready, ResourceName, c.Cards*c.Slices); err != nil {
 		return nil, fmt.Errorf("wait for the agent: %w\n%s", err, n.AgentLog())
 	}
 	return n, nil
@@ -132,7 +136,7 @@ func (n *Node) insertCards(ctx context.Context) error {
 
 // StartAgent starts the agent, after it was stopped.
 func (n *Node) StartAgent() (err error) {
-	args := []string{"run", "--resource-name", ResourceName, "--slices-per-gpu", strconv.Itoa(SlicesPerCard),
+	args := []string{"run", "--resource-name", ResourceName, "--slices-per-gpu", strconv.Itoa(n.config.Slices),
 		"--kubelet-dir", filepath.Join(n.Dir, "k"), "--state-dir", filepath.Join(n.Dir, "state"),
 		"--pages-dir", filepath.Join(n.Dir, "pages"), "--library", filepath.Join(n.config.Build, "libvgpu.so"),
 		"--nvml-library", n.sim("libnvidia-ml.so.1")}
@@ -147,6 +151,9 @@ func (n *Node) StartAgent() (err error) {
 	n.agent, err = begin(cmd)
 	return err
 }
+
+// AgentPID is the process of the agent that was started last.
+func (n *Node) AgentPID() int { return n.agent.PID }
 
 // StopAgent ends the agent with a signal.
 func (n *Node) StopAgent(signal syscall.Signal) { n.agent.End(signal) }
