@@ -64,6 +64,21 @@ docs_current() {
   [ $rc = 0 ] || { echo "make docs writes them again"; false; }
 }
 
+PATH=$PATH:$OUT/e2e/tools/usr/bin # make e2e unpacks promtool there
+# Every metric of an alert is one that is written, every alert has its time series, and they hold.
+alerts_hold() {
+  local rc=0 name
+  while read -r name; do
+    grep -q "\`$name\`" docs/metrics.md || { echo "docs/metrics.md has no $name"; rc=1; }
+  done < <(grep -o 'vgpud_[a-z_]*' deploy/alerts.yaml | sort -u)
+  while read -r name; do
+    grep -q "alertname: $name\$" deploy/alerts_test.yaml || { echo "deploy/alerts_test.yaml has no $name"; rc=1; }
+  done < <(sed -n 's/^ *- alert: //p' deploy/alerts.yaml)
+  promtool check rules deploy/alerts.yaml || rc=1
+  promtool test rules deploy/alerts_test.yaml || rc=1
+  return $rc
+}
+
 only=("$@")
 check gofmt gofmt_clean
 check vet vet
@@ -75,6 +90,7 @@ check layering layering
 check exports scripts/check-exports.sh
 check hooks scripts/check-hooks.sh
 check docs docs_current
+check alerts alerts_hold promtool
 check links scripts/check-links.sh
 check hygiene scripts/check-hygiene.sh
 
