@@ -50,7 +50,8 @@ cc=${CC:-gcc}
 flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion)
 build_c() { # build_c NAME SOURCE COMPILER [FLAG...]
   local built=$out/client/$1
-  [ "$built" -nt "client/$2" ] && [ "$built" -nt client/driver.h ] && [ "$built" -nt build.sh ] && return
+  [ "$built" -nt "client/$2" ] && [ "$built" -nt client/driver.h ] && [ "$built" -nt client/copies.h ] &&
+    [ "$built" -nt build.sh ] && return
   "${@:3}" "${flags[@]}" -o "$built" "client/$2" -ldl
 }
 build_c client client.c "$cc"

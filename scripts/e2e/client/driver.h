@@ -63,6 +63,13 @@ enum { CUDA_SUCCESS = 0, PROC_ADDRESS_VERSION = 12020, STREAM_NON_BLOCKING = 1 }
   X(cuModuleGetFunction, cuModuleGetFunction, (void **, void *, const char *))                                       \
   X(cuMemAlloc, cuMemAlloc_v2, (device_pointer *, size_t))                                                           \
   X(cuMemFree, cuMemFree_v2, (device_pointer))                                                                       \
+  X(cuMemHostAlloc, cuMemHostAlloc, (void **, size_t, unsigned))                                                     \
+  X(cuMemcpyHtoD, cuMemcpyHtoD_v2, (device_pointer, const void *, size_t))                                           \
+  X(cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *, device_pointer, size_t))                                                 \
+  X(cuMemcpyDtoD, cuMemcpyDtoD_v2, (device_pointer, device_pointer, size_t))                                         \
+  X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (device_pointer, const void *, size_t, void *))                         \
+  X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *, device_pointer, size_t, void *))                               \
+  X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (device_pointer, device_pointer, size_t, void *))                       \
   X(cuMemAllocAsync, cuMemAllocAsync, (device_pointer *, size_t, void *))                                            \
   X(cuMemFreeAsync, cuMemFreeAsync, (device_pointer, void *))                                                        \
   X(cuStreamCreate, cuStreamCreate, (void **, unsigned))                                                             \
@@ -72,6 +79,8 @@ enum { CUDA_SUCCESS = 0, PROC_ADDRESS_VERSION = 12020, STREAM_NON_BLOCKING = 1 }
   X(cuStreamEndCapture, cuStreamEndCapture, (void *, void **))                                                       \
   X(cuEventCreate, cuEventCreate, (void **, unsigned))                                                               \
   X(cuEventRecord, cuEventRecord, (void *, void *))                                                                  \
+  X(cuEventQuery, cuEventQuery, (void *))                                                                            \
+  X(cuEventElapsedTime, cuEventElapsedTime, (float *, void *, void *))                                               \
   X(cuFuncSetBlockShape, cuFuncSetBlockShape, (void *, int, int, int))                                               \
   X(cuLaunch, cuLaunch, (void *))                                                                                    \
   X(cuLaunchGrid, cuLaunchGrid, (void *, int, int))                                                                  \

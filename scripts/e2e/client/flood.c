@@ -5,7 +5,7 @@
 //
 //   flood [OPTION=VALUE...]
 //
-//   kernel=busy_1ms    what is launched; the simulated GPU reads from the name how long it takes
+//   kernel=busy_1ms    what is launched; the simulated GPU reads from the name how long it takes; none: only copies
 //   path=launch        launch, ex, cooperative, multi (cooperative, many devices), old (cuLaunchGridAsync), grid
 //                      (cuLaunchGrid), ptsz (per-thread default stream), graph, rich (a graph with a child graph and
 //                      memsets), capture (a graph out of a captured stream), fresh (a new graph for each launch)
@@ -18,15 +18,27 @@
 //   threads=1          threads of each process
 //   processes=1        processes; the first one only waits for the others
 //   devices=1          devices, which the threads take in turn
-//   sync=none          none, each (wait for the GPU after each launch)
+//   sync=none          none, each (wait for the GPU after each launch), stream (for the stream that it went to)
 //   pause_ms=0         rest between two launches
+//   period_ms=0        launch so often, if it can be done; 0: without end
+//   delay_ms=0         rest before the first launch
 //   on_ms=0 off_ms=0   launch for so long, then rest for so long, from the beginning; 0: always launch
 //   grid=1024 block=256
 //   bytes=0            device memory that is held meanwhile
+//   copy=none          before each launch, or instead: htod, dtoh, dtod (inside the device), both (htod and dtoh in turn)
+//   copy_bytes=1048576 of each copy
+//   copies=1           copies before each launch
+//   copy_sync=1        1: each is waited for: by a call without a stream, or with copy_streams=2 and more before the next
+//                      one in its stream; 0: they are only put into streams
+//   copy_streams=0     streams of their own, in turn; 0: the launches'
+//   pinned=1           0: the host memory is not pinned
+//   measure=0          so many launches, and copies that are not waited for, to one that is measured by events around it
+//   report_ms=0        a line of sums so often
 //   log=0              1: a line for each launch
 //
 // Lines: ready=1 pid= when it begins; launch= at_ms= took_ms= (of the launch call) with log=1; signal=2 as soon as SIGINT
-// was answered, after which it ends with 130; done=1 with the sums of a process. With count it waits until the GPU has
+// was answered, after which it ends with 130; sums=1 with what the first thread did so far; done=1 with the sums of a process,
+// and with the copies' or with measure= how long operations took, those of its newest that were measured. With count it waits until the GPU has
 // done all; with seconds it ends at once.
 
 #include <errno.h>
@@ -37,6 +49,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "copies.h"
 #include "driver.h"
 
 enum {
@@ -50,8 +63,10 @@ enum {
 
 static struct {
   const char *kernel, *path, *other, *first, *sync;
-  double seconds, pause_ms, on_ms, off_ms;
-  long count, kernels, nodes, streams, threads, processes, devices, grid, block, bytes, log;
+  double seconds, pause_ms, period_ms, delay_ms, on_ms, off_ms, report_ms;
+  long count, kernels, nodes, streams, threads, processes, devices, grid, block, bytes, copy_bytes, copies, measure,
+      log;
+  struct copy_options copy;
 } options = {.kernel = "busy_1ms",
              .path = "launch",
              .sync = "none",
@@ -62,7 +77,10 @@ static struct {
              .processes = 1,
              .devices = 1,
              .grid = 1024,
-             .block = 256};
+             .block = 256,
+             .copy_bytes = 1 << 20,
+             .copies = 1,
+             .copy = {.direction = "none", .wait = 1, .pinned = 1}};
 
 // What is launched on each device, and the device of the calling thread.
 struct device {
@@ -78,8 +96,11 @@ struct worker {
   int number;
   void *streams[MAX_STREAMS];
   void *executable, *node; // of the graph paths: what is replayed, and one of its kernels
-  long launches;
-  uint64_t longest_ns;
+  long launches, rounds;   // a round: copies and a launch
+  uint64_t longest_ns, reported_ns;
+  struct copier copier;
+  struct meter meter;
+  struct durations took; // launches that were measured
 };
 static struct worker workers[MAX_THREADS];
 
@@ -104,16 +125,36 @@ static void set_option(const char *text) {
     double *real;
     long *number;
   } known[] = {
-      {"kernel", &options.kernel, NULL, NULL},     {"path", &options.path, NULL, NULL},
-      {"other", &options.other, NULL, NULL},       {"first", &options.first, NULL, NULL},
-      {"sync", &options.sync, NULL, NULL},         {"seconds", NULL, &options.seconds, NULL},
-      {"pause_ms", NULL, &options.pause_ms, NULL}, {"count", NULL, NULL, &options.count},
-      {"nodes", NULL, NULL, &options.nodes},       {"streams", NULL, NULL, &options.streams},
-      {"threads", NULL, NULL, &options.threads},   {"processes", NULL, NULL, &options.processes},
-      {"grid", NULL, NULL, &options.grid},         {"block", NULL, NULL, &options.block},
-      {"bytes", NULL, NULL, &options.bytes},       {"log", NULL, NULL, &options.log},
-      {"on_ms", NULL, &options.on_ms, NULL},       {"off_ms", NULL, &options.off_ms, NULL},
-      {"kernels", NULL, NULL, &options.kernels},   {"devices", NULL, NULL, &options.devices},
+      {"kernel", &options.kernel, NULL, NULL},
+      {"path", &options.path, NULL, NULL},
+      {"other", &options.other, NULL, NULL},
+      {"first", &options.first, NULL, NULL},
+      {"sync", &options.sync, NULL, NULL},
+      {"seconds", NULL, &options.seconds, NULL},
+      {"pause_ms", NULL, &options.pause_ms, NULL},
+      {"count", NULL, NULL, &options.count},
+      {"nodes", NULL, NULL, &options.nodes},
+      {"streams", NULL, NULL, &options.streams},
+      {"threads", NULL, NULL, &options.threads},
+      {"processes", NULL, NULL, &options.processes},
+      {"grid", NULL, NULL, &options.grid},
+      {"block", NULL, NULL, &options.block},
+      {"bytes", NULL, NULL, &options.bytes},
+      {"log", NULL, NULL, &options.log},
+      {"on_ms", NULL, &options.on_ms, NULL},
+      {"off_ms", NULL, &options.off_ms, NULL},
+      {"kernels", NULL, NULL, &options.kernels},
+      {"devices", NULL, NULL, &options.devices},
+      {"copy", &options.copy.direction, NULL, NULL},
+      {"copy_bytes", NULL, NULL, &options.copy_bytes},
+      {"copies", NULL, NULL, &options.copies},
+      {"copy_sync", NULL, NULL, &options.copy.wait},
+      {"copy_streams", NULL, NULL, &options.copy.streams},
+      {"pinned", NULL, NULL, &options.copy.pinned},
+      {"period_ms", NULL, &options.period_ms, NULL},
+      {"delay_ms", NULL, &options.delay_ms, NULL},
+      {"report_ms", NULL, &options.report_ms, NULL},
+      {"measure", NULL, NULL, &options.measure},
   };
   const char *value = strchr(text, '=');
   for (size_t i = 0; value != NULL && i < sizeof known / sizeof known[0]; i++) {
@@ -128,7 +169,20 @@ static void set_option(const char *text) {
   exit(2);
 }
 
+static bool launches(void) {
+  return strcmp(options.kernel, "none") != 0;
+}
+
 static void check_options(void) {
+  options.copy.bytes = options.copy_bytes > 0 ? (size_t)options.copy_bytes : 0;
+  if (!copy_options_good(&options.copy) || options.copies < 1 || options.measure < 0) {
+    fprintf(stderr, "flood: an option of copies is out of range\n");
+    exit(2);
+  }
+  if (!launches() && (!copies(&options.copy) || options.other != NULL || !path_is("launch"))) {
+    fprintf(stderr, "flood: without kernels there must be copies, and nothing else to launch\n");
+    exit(2);
+  }
   if (options.streams < 1 || options.streams > MAX_STREAMS || options.threads < 1 || options.threads > MAX_THREADS ||
       options.processes < 1 || options.processes > MAX_PROCESSES || options.nodes < 1 || options.nodes > MAX_NODES ||
       options.kernels < 1 || options.kernels > MAX_KERNELS || options.devices < 1 || options.devices > MAX_DEVICES) {
@@ -201,6 +255,7 @@ static void prepare(struct worker *worker) {
   choose_device(worker);
   for (long i = 0; i < options.streams; i++)
     worker->streams[i] = new_stream();
+  prepare_copier(&worker->copier, &options.copy);
   if (path_is("old") || path_is("grid")) CALL(cuFuncSetBlockShape, device->kernel, (int)options.block, 1, 1);
   if (!is_graph()) return;
   CALL(cuGraphInstantiateWithFlags, &worker->executable, make_graph(worker), 0);
@@ -257,44 +312,106 @@ static void rest_of_phase(void) {
   if (at >= options.on_ms) rest(length - at);
 }
 
+// rest_until_due rests until the round is due.
+static void rest_until_due(const struct worker *worker) {
+  double due = options.delay_ms + (double)worker->rounds * options.period_ms;
+  if (worker->rounds == 0 || options.period_ms > 0) rest(due - (double)(now_ns() - begun_ns) / 1e6);
+}
+
+static void launch_next(struct worker *worker, void *stream) {
+  bool measured = options.measure > 0 && worker->launches % options.measure == 0 &&
+                  begin_measure(&worker->meter, &worker->took, stream);
+  uint64_t before = now_ns();
+  if (is_graph())
+    replay(worker, stream);
+  else
+    launch_one(device->kernels[worker->launches % options.kernels], stream);
+  uint64_t took = now_ns() - before;
+  if (measured) end_measure(&worker->meter, stream);
+  if (took > worker->longest_ns) worker->longest_ns = took;
+  if (options.log) {
+    printf("launch=%ld thread=%d at_ms=%.1f took_ms=%.1f\n", worker->launches, worker->number,
+           (double)(before - begun_ns) / 1e6, (double)took / 1e6);
+    fflush(stdout);
+  }
+  worker->launches++;
+}
+
+static void report(struct worker *worker) {
+  uint64_t now = now_ns();
+  if (options.report_ms <= 0 || worker->number != 0) return;
+  if ((double)(now - worker->reported_ns) < options.report_ms * 1e6) return;
+  printf("sums=1 pid=%d seconds=%.3f launches=%ld copies=%llu copied_bytes=%llu\n", getpid(),
+         (double)(now - begun_ns) / 1e9, worker->launches, (unsigned long long)worker->copier.copies,
+         (unsigned long long)worker->copier.bytes);
+  fflush(stdout);
+  worker->reported_ns = now;
+}
+
 static void *work(void *argument) {
   struct worker *worker = argument;
   uint64_t length = options.seconds > 0 ? (uint64_t)(options.seconds * 1e9) : UINT64_MAX;
   choose_device(worker);
-  while (now_ns() - begun_ns < length && (options.count == 0 || worker->launches < options.count)) {
-    void *stream = worker->streams[worker->launches % options.streams];
+  worker->reported_ns = begun_ns;
+  while (now_ns() - begun_ns < length && (options.count == 0 || worker->rounds < options.count)) {
+    void *stream = worker->streams[worker->rounds % options.streams];
+    rest_until_due(worker);
     rest_of_phase();
-    uint64_t before = now_ns();
-    if (is_graph())
-      replay(worker, stream);
-    else
-      launch_one(device->kernels[worker->launches % options.kernels], stream);
-    uint64_t took = now_ns() - before;
-    if (took > worker->longest_ns) worker->longest_ns = took;
-    if (options.log) {
-      printf("launch=%ld thread=%d at_ms=%.1f took_ms=%.1f\n", worker->launches, worker->number,
-             (double)(before - begun_ns) / 1e6, (double)took / 1e6);
-      fflush(stdout);
+    for (long i = 0; copies(&options.copy) && i < options.copies; i++) {
+      bool measured = options.measure > 0 && worker->copier.copies % (uint64_t)options.measure == 0;
+      copy_once(&worker->copier, stream, measured ? &worker->meter : NULL);
     }
-    worker->launches++;
+    if (launches()) launch_next(worker, stream);
+    worker->rounds++;
     if (strcmp(options.sync, "each") == 0) CALL(cuCtxSynchronize);
+    if (strcmp(options.sync, "stream") == 0) CALL(cuStreamSynchronize, stream);
+    report(worker);
     rest(options.pause_ms);
   }
   return NULL;
 }
 
+// merge adds what was measured of the one to the other.
+static void merge(struct durations *all, const struct durations *one) {
+  uint64_t kept = one->count < KEPT ? one->count : KEPT;
+  double sum = all->sum_ms + one->sum_ms;
+  uint64_t count = all->count + one->count;
+  for (uint64_t i = 0; i < kept; i++)
+    add_duration(all, (double)one->kept[i]);
+  all->sum_ms = sum;
+  all->count = count;
+}
+
+// print_copies prints what was copied, and what was measured.
+static void print_copies(void) {
+  struct durations copy = {0}, kernel = {0};
+  unsigned long long count = 0, bytes = 0;
+  for (long i = 0; i < options.threads; i++) {
+    look_at_meter(&workers[i].meter);
+    count += workers[i].copier.copies;
+    bytes += workers[i].copier.bytes;
+    merge(&copy, &workers[i].copier.took);
+    merge(&kernel, &workers[i].took);
+  }
+  if (copies(&options.copy)) printf(" copies=%llu copied_bytes=%llu", count, bytes);
+  print_durations("copy", &copy);
+  print_durations("kernel", &kernel);
+}
+
 static void print_sums(void) {
-  long launches = 0;
+  long sum = 0;
   uint64_t longest = 0;
   struct rusage use;
   for (long i = 0; i < options.threads; i++) {
-    launches += workers[i].launches;
+    sum += workers[i].launches;
     if (workers[i].longest_ns > longest) longest = workers[i].longest_ns;
   }
   getrusage(RUSAGE_SELF, &use);
-  printf("done=1 pid=%d launches=%ld kernels=%ld seconds=%.3f longest_ms=%.1f cpu_ms=%ld\n", getpid(), launches,
-         is_graph() ? launches * options.nodes : launches, (double)(now_ns() - begun_ns) / 1e9, (double)longest / 1e6,
+  printf("done=1 pid=%d launches=%ld kernels=%ld seconds=%.3f longest_ms=%.1f cpu_ms=%ld", getpid(), sum,
+         is_graph() ? sum * options.nodes : sum, (double)(now_ns() - begun_ns) / 1e9, (double)longest / 1e6,
          (use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1000 + (use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1000);
+  print_copies();
+  printf("\n");
   fflush(stdout);
 }
 
@@ -314,6 +431,7 @@ static void **load_kernels(const char *name, long count) {
 static void open_device(int ordinal) {
   use_device(ordinal);
   devices[ordinal].context = context;
+  if (!launches()) return;
   devices[ordinal].kernels = load_kernels(options.kernel, options.kernels);
   devices[ordinal].kernel = devices[ordinal].kernels[0];
   if (options.other != NULL) devices[ordinal].other = load_kernel(options.other);
