@@ -57,7 +57,7 @@ func (c *cardTraffic) attribute(now time.Duration, policy *ContentionPolicy) *ca
 	}
 	made.links[onRX] = c.splitLink(onRX, int(monitor.HostToDevice), policy)
 	made.links[onTX] = c.splitLink(onTX, int(monitor.DeviceToHost), policy)
-	made.dram = c.splitDRAM(now)
+	made.dram = c.splitDRAM(now, policy)
 	return made
 }
 

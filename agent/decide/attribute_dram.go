@@ -28,14 +28,15 @@ const (
 	baseSpread       = 0.01             // how far the traffic of nobody may be from what was seen while all were idle
 	baseRows         = 5                // rows that show it
 	noiseLeast       = 0.003
-	errorMost        = 0.05 // standard error of a slice's part, of the whole, with which it is told
-	unexplainedMost  = 0.35 // of the counter's variance, that slices may leave unexplained
-	unexplainedLeast = 0.06 // of its mean, as a standard deviation, from which that matters
-	misfitMost       = 0.15 // of the whole: what the slices are told to have, more or less than the counter shows
-	idleDRAM         = 0.01 // of the peak, below which there is nothing to tell
-	lagGain          = 0.95 // another lag is taken if it leaves so much less
-	timeGain         = 0.6  // and GPU time in the place of what was done in it
-	lagEvery         = 5    // periods
+	errorMost        = 0.05             // standard error of a slice's part, of the whole, with which it is told
+	unexplainedMost  = 0.35             // of the counter's variance, that slices may leave unexplained
+	unexplainedLeast = 0.06             // of its mean, as a standard deviation, from which that matters
+	misfitMost       = 0.15             // of the whole: what the slices are told to have, more or less than the counter shows
+	idleDRAM         = 0.01             // of the peak, below which there is nothing to tell
+	lagGain          = 0.95             // another lag is taken if it leaves so much less
+	timeGain         = 0.6              // and GPU time in the place of what was done in it
+	fitEvery         = 10 * time.Second // where nothing depends on it
+	lagEvery         = 10               // periods
 
 	rememberFor    = time.Hour // what was found, when it cannot be found anew
 	rememberMost   = 4 * columnsMost
@@ -74,9 +75,9 @@ type dramFit struct {
 
 // problem is the regression for one lag.
 type problem struct {
-	*normal
+	*normal         // by what was done
+	times   *normal // by GPU time
 	lag     time.Duration
-	busy    bool
 	columns []string
 	copies  bool    // the last column but one is of copies
 	idle    float64 // the counter's sum in rows in which nobody was active
@@ -105,11 +106,11 @@ func (c *cardTraffic) fitDRAM(now time.Duration) *dramFit {
 		made.why = fmt.Sprintf("more than %d slices are active", columnsMost)
 		return made
 	}
-	best := c.setUp(columns, made.lag, made.busy)
-	if made.tries%lagEvery == 1 {
+	best := c.setUp(columns, made.lag)
+	if made.tries%lagEvery == 1 || made.tries == lagEvery/2 {
 		best = c.align(columns, best)
-		made.lag, made.busy = best.lag, best.busy
 	}
+	made.lag, made.busy = best.lag, best.times.leaves() < best.leaves()*timeGain
 	if best.rows < activeRows || best.until-best.from < lookLeast {
 		made.why = "there are too few looks yet"
 		if c.anyBlank() {
@@ -117,7 +118,11 @@ func (c *cardTraffic) fitDRAM(now time.Duration) *dramFit {
 		}
 		return made
 	}
-	made.solve(best, now)
+	times := best.times
+	if made.busy {
+		best.normal = times
+	}
+	made.solve(best, times, now)
 	return made
 }
 
@@ -147,95 +152,54 @@ func (c *cardTraffic) anyBlank() bool {
 	return rows[len(rows)-1].blank != nil
 }
 
-// align finds the lag with which the activity explains the counter best, and whether it is GPU time or what was done in it
-// that does: charges may or may not grow with what kernels lose.
+// align finds the lag with which the activity explains the counter best.
 func (c *cardTraffic) align(columns []string, best *problem) *problem {
 	least, first := best.leaves(), best
-	if best.busy { // only as long as that is clearly better
-		best = c.setUp(columns, first.lag, false)
-		least = best.leaves()
-	}
-	try := func(lag time.Duration, busy bool, gain float64) {
-		tried := c.setUp(columns, lag, busy)
-		if tried.rows < first.rows*9/10 {
-			return
+	for lag := time.Duration(0); lag <= lagMost; lag += lagStep {
+		if lag == first.lag {
+			continue
 		}
-		if left := tried.leaves(); left < least*gain {
+		tried := c.setUp(columns, lag)
+		if tried.rows < first.rows*9/10 {
+			continue
+		}
+		if left := tried.leaves(); left < least*lagGain {
 			best, least = tried, left
 		}
 	}
-	for lag := time.Duration(0); lag <= lagMost; lag += lagStep {
-		if lag != first.lag {
-			try(lag, false, lagGain)
-		}
-	}
-	try(best.lag, true, timeGain)
 	return best
 }
 
 // leaves is how much per row the best coefficients leave.
-func (p *problem) leaves() float64 {
-	if p.weight == 0 {
+func (n *normal) leaves() float64 {
+	if n.weight == 0 {
 		return math.Inf(1)
 	}
-	return p.residual(p.solve(nil)) / p.weight
+	return n.residual(n.solve()) / n.weight
 }
 
 // setUp makes the regression of the counter on what slices did so much earlier. Columns: the slices, copies, and one that is
 // always 1.
-func (c *cardTraffic) setUp(columns []string, lag time.Duration, inTime bool) *problem {
-	size := len(columns) + 2
-	made := &problem{normal: newNormal(size), columns: columns, active: make([]int, len(columns)), sum: make([]float64, len(columns)), lag: lag, busy: inTime}
-	begins := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, len(columns)), busy: inTime}
-	ends := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, len(columns)), busy: inTime}
-	row, from := make([]float64, size), make([]float64, len(columns))
+func (c *cardTraffic) setUp(columns []string, lag time.Duration) *problem {
+	count := len(columns)
+	size := count + 2
+	made := &problem{normal: newNormal(size), times: newNormal(size), columns: columns, active: make([]int, count),
+		sum: make([]float64, count), lag: lag}
+	begins := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, count)}
+	ends := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, count)}
+	room := make([]float64, 2*size+2*count)
+	to := standing{done: room[:size], used: room[size : 2*size]}
+	from := standing{done: room[2*size : 2*size+count], used: room[2*size+count:]}
 	newest := c.rows.rows[len(c.rows.rows)-1].at
 	for _, look := range c.rows.rows {
-		if !look.known || look.read < newest-lookBack {
+		if !look.known || look.read < newest-lookBack || !begins.upTo(look.read-look.period-lag, &from) ||
+			!ends.upTo(look.read-lag, &to) {
 			continue
 		}
-		copiedFrom, ok := begins.upTo(look.read-look.period-lag, from)
-		if !ok {
-			continue
-		}
-		copiedTo, ok := ends.upTo(look.read-lag, row[:len(columns)])
-		if !ok {
-			continue
-		}
-		active, busy := 0, 0.0
-		for i := range columns {
-			row[i] = max(0, (row[i]-from[i])/look.period.Seconds())
-			busy += row[i]
-			if row[i] > activeRow {
-				made.active[i]++
-			}
-			if row[i] > idleRow {
-				active++
-			}
-		}
-		row[size-2] = max(0, copiedTo-copiedFrom) / look.period.Seconds() / copyScale
-		made.copies = made.copies || row[size-2] > 0
-		row[size-1] = 1
-		weight := 1.0
-		switch active {
-		case 0:
-			made.idle += look.value
-			made.idles++
-		case 1:
-			weight = oneRow
-		}
-		made.add(row, look.value, weight)
-		for i := range columns {
-			made.sum[i] += weight * row[i]
-		}
-		if made.from == 0 {
-			made.from = look.read
-		}
-		made.until = look.read
-		made.overlap += weight * max(0, busy-1)
-		made.mean += weight * look.value
+		made.take(look, &from, &to)
 	}
 	made.mirror()
+	made.times.mirror()
 	if made.weight > 0 {
 		made.overlap /= made.weight
 		made.mean /= made.weight
@@ -243,11 +207,53 @@ func (c *cardTraffic) setUp(columns []string, lag time.Duration, inTime bool) *p
 	return made
 }
 
+// take takes in a look; to becomes the row.
+func (p *problem) take(look *trafficRow, from, to *standing) {
+	span := look.period.Seconds()
+	active, busy := 0, 0.0
+	for i := range p.columns {
+		to.used[i] = max(0, (to.used[i]-from.used[i])/span)
+		to.done[i] = max(0, (to.done[i]-from.done[i])/span)
+		busy += to.used[i]
+		if to.used[i] > activeRow {
+			p.active[i]++
+		}
+		if to.used[i] > idleRow {
+			active++
+		}
+	}
+	copied := max(0, to.copied-from.copied) / span / copyScale
+	p.copies = p.copies || copied > 0
+	for _, row := range [][]float64{to.used, to.done} {
+		row[p.size-2], row[p.size-1] = copied, 1
+	}
+	weight := 1.0
+	switch active {
+	case 0:
+		p.idle += look.value
+		p.idles++
+	case 1:
+		weight = oneRow
+	}
+	p.add(to.done, look.value, weight)
+	p.times.add(to.used, look.value, weight)
+	for i := range p.columns {
+		p.sum[i] += weight * to.used[i]
+	}
+	if p.from == 0 {
+		p.from = look.read
+	}
+	p.until = look.read
+	p.overlap += weight * max(0, busy-1)
+	p.mean += weight * look.value
+}
+
 // copyScale makes the column of copies about as large as the others.
 const copyScale = 1e12
 
-// solve finds the coefficients and what they are worth.
-func (f *dramFit) solve(p *problem, now time.Duration) {
+// solve finds the coefficients and what they are worth. It is by their GPU time that slices have to be told apart (times): how
+// fast their kernels are differs too, but that is measured roughly.
+func (f *dramFit) solve(p *problem, times *normal, now time.Duration) {
 	noise := 10 * noiseLeast
 	if p.idles >= baseRows {
 		f.base = p.idle / float64(p.idles)
@@ -255,14 +261,16 @@ func (f *dramFit) solve(p *problem, now time.Duration) {
 	for range 2 {
 		with := p.clone()
 		with.expect(p.size-1, f.base, noise*noise/(baseSpread*baseSpread))
-		found := with.solve(nil)
+		found := with.solve()
 		noise = max(noiseLeast, math.Sqrt(p.residual(found)/max(p.weight, 1)))
 	}
 	f.misfit, f.overlap = noise, p.overlap > 0.05
 	with := p.clone()
 	with.expect(p.size-1, f.base, noise*noise/(baseSpread*baseSpread))
-	f.condition = with.told(p.copies).condition()
-	if !f.conclude(with, p, noise, now) {
+	apart := times.clone()
+	apart.expect(p.size-1, f.base, noise*noise/(baseSpread*baseSpread))
+	f.condition = max(with.told(p.copies).condition(), apart.told(p.copies).condition())
+	if !f.conclude(with, apart, p, noise, now) {
 		f.why = "slices cannot be told apart: they are active at the same times"
 		return
 	}
@@ -277,26 +285,34 @@ func (f *dramFit) solve(p *problem, now time.Duration) {
 	// This window says too little. What was found before is used, and of the window only what all are on the mean: what varies
 	// is no more than noise.
 	f.keep(now)
-	f.conclude(f.recall(p, noise, now), p, noise, now)
+	with = f.recall(p, noise, now)
+	f.conclude(with, with, p, noise, now)
 	for i := range f.slices {
 		f.slices[i].other = true
 	}
 }
 
-// conclude finds the coefficients of a window; ok is false where there are none.
-func (f *dramFit) conclude(with *normal, p *problem, noise float64, now time.Duration) (ok bool) {
-	found := with.solve(nil)
+// conclude finds the coefficients of a window, and how far they can be wrong, by the columns as they are and by those by which
+// they have to be told apart; ok is false where there are none.
+func (f *dramFit) conclude(with, apart *normal, p *problem, noise float64, now time.Duration) (ok bool) {
+	found := with.solve()
 	inverse, ok := with.withRidge(noise).inverse()
 	if !ok {
 		return false
+	}
+	other := inverse
+	if apart != with {
+		if other, ok = apart.withRidge(noise).inverse(); !ok {
+			return false
+		}
 	}
 	f.perByte, f.mean = found[p.size-2]/copyScale, p.mean
 	// Errors that follow each other in time count for less than as many that do not.
 	spread := noise * math.Sqrt(2)
 	f.slices = make([]coefficient, len(p.columns))
 	for i, key := range p.columns {
-		f.slices[i] = coefficient{key: key, value: found[i], error: spread * math.Sqrt(inverse[i*p.size+i]), rows: p.active[i], found: now,
-			busy: p.sum[i] / p.weight}
+		f.slices[i] = coefficient{key: key, value: found[i], rows: p.active[i], found: now,
+			error: spread * math.Sqrt(max(inverse[i*p.size+i], other[i*p.size+i])), busy: p.sum[i] / p.weight}
 	}
 	f.known = true
 	return true
@@ -398,7 +414,7 @@ type dramPart struct {
 }
 
 // splitDRAM tells who has which part.
-func (c *cardTraffic) splitDRAM(now time.Duration) dramShares {
+func (c *cardTraffic) splitDRAM(now time.Duration, policy *ContentionPolicy) dramShares {
 	made := dramShares{counted: c.dram.knownAt(c.looked), whole: c.dram.slow}
 	if !made.counted || c.sharing == monitor.SharingMIG || c.sharing == monitor.SharingExclusive {
 		made.why = "the card's memory bandwidth is not known"
@@ -408,13 +424,21 @@ func (c *cardTraffic) splitDRAM(now time.Duration) dramShares {
 		made.known = true
 		return made
 	}
-	c.fit = c.fitDRAM(now)
+	if c.fit == nil || made.whole/c.achievable(onDRAM, policy) >= policy.Quick || policy.Attribute || c.pressed() ||
+		now-c.fit.at >= fitEvery || now < c.fit.at {
+		c.fit = c.fitDRAM(now)
+	}
 	if !c.fit.known {
 		made.why = c.fit.why
 		return made
 	}
 	made.fill(c)
 	return made
+}
+
+// pressed says whether some slice loses time on the card's DRAM.
+func (c *cardTraffic) pressed() bool {
+	return slices.ContainsFunc(c.slices, func(s sliceTraffic) bool { return s.pressure[onDRAM].some.avg10 > 0 })
 }
 
 // fill works the parts out, and whether they are sure enough.

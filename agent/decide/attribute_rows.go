@@ -6,7 +6,6 @@
 package decide
 
 import (
-	"math"
 	"time"
 
 	"github.com/vgpud/vgpud/agent/monitor"
@@ -95,15 +94,12 @@ type rowReader struct {
 	index   int      // of the first row at or after the last moment that was asked for
 	at      []int    // where the columns are in the keys below
 	keys    []string
-	busy    bool // asked for is GPU time, not what was done in it
 }
 
-// of is what is asked for.
-func (u *rowReader) of(row *trafficRow) []float64 {
-	if u.busy {
-		return row.used
-	}
-	return row.done
+// standing is what the columns had used and done at a time, ever.
+type standing struct {
+	used, done []float64
+	copied     float64
 }
 
 // place finds where the columns are among a row's keys; both are sorted.
@@ -133,49 +129,53 @@ func find(keys []string, key string) int {
 	return -1
 }
 
-// upTo writes what each column had used at a time, and what was copied; times are asked for in rising order, within a step
-// back of the last one. ok is false where that is not known.
-func (u *rowReader) upTo(at time.Duration, into []float64) (copied float64, ok bool) {
+// upTo writes what each column had used and done at a time, and what was copied; times are asked for in rising order, within
+// a step back of the last one. ok is false where that is not known.
+func (u *rowReader) upTo(at time.Duration, into *standing) (ok bool) {
 	for u.index > 0 && u.rows[u.index-1].at >= at {
 		u.index--
 	}
 	for u.index < len(u.rows) && u.rows[u.index].at < at {
 		u.index++
 	}
-	if u.index == 0 || u.index == len(u.rows) {
-		if u.index == 0 && len(u.rows) > 0 && u.rows[0].at == at {
-			return u.between(u.rows[0], u.rows[0], 1, into)
-		}
-		return 0, false
+	switch {
+	case u.index == len(u.rows):
+		return false
+	case u.rows[u.index].at == at:
+		return u.between(u.rows[u.index], u.rows[u.index], 1, into)
+	case u.index == 0:
+		return false
 	}
 	before, after := u.rows[u.index-1], u.rows[u.index]
-	part := float64(at-before.at) / float64(after.at-before.at)
-	return u.between(before, after, part, into)
+	return u.between(before, after, float64(at-before.at)/float64(after.at-before.at), into)
 }
 
-// between interpolates.
-func (u *rowReader) between(before, after *trafficRow, part float64, into []float64) (copied float64, ok bool) {
+// between interpolates. A slice that is new had done nothing before; one that is gone has done nothing since.
+func (u *rowReader) between(before, after *trafficRow, part float64, into *standing) (ok bool) {
 	u.place(after)
 	for i, at := range u.at {
-		into[i] = math.NaN() // gone meanwhile
+		into.used[i], into.done[i] = -1, -1
 		if at < 0 {
 			continue
 		}
 		if after.blank != nil && after.blank[at] {
-			return 0, false
+			return false
 		}
-		into[i] = u.of(after)[at]
+		into.used[i], into.done[i] = after.used[at], after.done[at]
 	}
 	u.place(before)
 	for i, at := range u.at {
-		earlier := 0.0 // it is new
+		used, done := 0.0, 0.0
 		if at >= 0 {
-			earlier = u.of(before)[at]
+			used, done = before.used[at], before.done[at]
 		}
-		if math.IsNaN(into[i]) {
-			into[i] = earlier
+		if into.used[i] < 0 {
+			into.used[i], into.done[i] = used, done
+			continue
 		}
-		into[i] = earlier + part*(into[i]-earlier)
+		into.used[i] = used + part*(into.used[i]-used)
+		into.done[i] = done + part*(into.done[i]-done)
 	}
-	return before.copied + part*(after.copied-before.copied), true
+	into.copied = before.copied + part*(after.copied-before.copied)
+	return true
 }

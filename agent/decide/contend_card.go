@@ -24,6 +24,8 @@ const (
 	linkLoaded      = 50e6 // bytes per second from which a link is not in power saving
 	aloneUse        = 0.02 // of the card's time by others, with which one is alone
 	otherUse        = 0.05 // from which others are active
+	meanLeast       = 1e-6
+	progressLeast   = 0.05
 	progressSamples = 3    // samples of kernels that say as much as all before of how fast they are
 	foreignUse      = 0.3  // by nobody who is known, with which nobody is alone
 	copyPasses      = 2    // a copy within the card reads and writes
@@ -59,7 +61,16 @@ func (c *counter) take(figure monitor.Figure, most float64, now, passed time.Dur
 
 // fade moves a mean towards a value that stood for some time.
 func fade(mean, value float64, passed, over time.Duration) float64 {
-	return value + (mean-value)*math.Exp(-float64(passed)/float64(over))
+	return mix(mean, value, math.Exp(-float64(passed)/float64(over)))
+}
+
+// mix is a mean of which a part is kept, as much as is near enough to nothing becoming nothing.
+func mix(mean, value, keep float64) float64 {
+	mixed := value + (mean-value)*keep
+	if mixed < meanLeast {
+		return 0
+	}
+	return mixed
 }
 
 // knownAt says whether the counter was read of late.
@@ -116,15 +127,15 @@ func (c *cardTraffic) look(now time.Duration, device *monitor.Device, streams []
 	}
 	next.slices = meetStreams(c.slices, streams)
 	next.readDevice(device, now, passed)
-	total := look{now: now, policy: policy, card: &next, passed: passed}
+	total := look{now: now, policy: policy, card: &next, passed: passed, keep: math.Exp(-float64(passed) / float64(shareOver))}
 	for i := range next.slices {
-		next.slices[i].count(&streams[i], now, passed)
+		next.slices[i].count(&streams[i], now, total.keep)
 		total.add(&next.slices[i])
 	}
 	next.copied += copyPasses * total.all.rates[monitor.DeviceToDevice] * passed.Seconds()
 	for i := range next.slices {
 		next.slices[i].judge(&streams[i], &total)
-		next.slices[i].spend(passed)
+		next.slices[i].spend(total.keep)
 	}
 	next.keepRow(&total, device)
 	return &next

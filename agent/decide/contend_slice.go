@@ -83,6 +83,7 @@ type lossOf struct {
 // look is one look at a card: what all of its slices did together.
 type look struct {
 	now, passed time.Duration
+	keep        float64 // of means over shareOver
 	policy      *ContentionPolicy
 	card        *cardTraffic
 	all         use
@@ -118,7 +119,7 @@ func meetStreams(known []sliceTraffic, streams []monitor.Stream) []sliceTraffic 
 }
 
 // count takes in the counters of a slice. Counters that went back have begun anew.
-func (s *sliceTraffic) count(stream *monitor.Stream, now, passed time.Duration) {
+func (s *sliceTraffic) count(stream *monitor.Stream, now time.Duration, keep float64) {
 	if s.first == 0 || now < s.first {
 		s.first = now
 	}
@@ -149,7 +150,7 @@ func (s *sliceTraffic) count(stream *monitor.Stream, now, passed time.Duration) 
 			s.copied = true
 		}
 		s.copies[i] = bytes
-		s.share[i] = fade(s.share[i], s.rates[i], passed, shareOver)
+		s.share[i] = mix(s.share[i], s.rates[i], keep)
 	}
 	charged := max(0, stream.Charged)
 	s.charging = stream.Charged > 0 || stream.Share > 0
@@ -238,13 +239,13 @@ func (s *sliceTraffic) proceed(found *loss, light *classLight) {
 		return
 	}
 	gain := found.fresh / (found.fresh + progressSamples)
-	s.progress = s.pace() + gain*(sane(found.work/found.kernels)-s.pace())
+	s.progress = s.pace() + gain*(max(sane(found.work/found.kernels), progressLeast)-s.pace())
 }
 
 // spend adds up its GPU time, and what was done in it.
-func (s *sliceTraffic) spend(passed time.Duration) {
-	s.busy = fade(s.busy, s.activity, passed, shareOver)
-	s.effort = fade(s.effort, s.activity*s.pace(), passed, shareOver)
+func (s *sliceTraffic) spend(keep float64) {
+	s.busy = mix(s.busy, s.activity, keep)
+	s.effort = mix(s.effort, s.activity*s.pace(), keep)
 	if s.known {
 		s.used += s.activity * s.since.Seconds()
 		s.done += s.activity * s.since.Seconds() * s.pace()
@@ -308,7 +309,7 @@ func (s *sliceTraffic) lose(on int, found *loss, light *classLight) {
 		return
 	}
 	atOnce := found.took / stretch
-	s.several[on] = fade(s.several[on], atOnce, light.passed, shareOver)
+	s.several[on] = mix(s.several[on], atOnce, light.keep)
 	if light.slow || light.young {
 		period.hushed = true
 		return

@@ -10,8 +10,8 @@ import "math"
 
 // Bounds of the solver. It is for some sixteen columns.
 const (
-	sweepsMost = 2000
-	sweepsEnd  = 1e-9 // change of a coefficient, below which it is done
+	ridge      = 1e-9 // relative, on the diagonal: columns that are the same have an answer
+	slopeLeast = 1e-9 // relative, below which a column would explain nothing more
 	turnsMost  = 30   // of Jacobi's method
 	smallest   = 1e-12
 )
@@ -69,32 +69,135 @@ func (n *normal) clone() *normal {
 	return &next
 }
 
-// solve finds the coefficients, none negative, with the least squares, by coordinate descent: the problem is convex, so it
-// gets there; and it needs no case for columns that are the same.
-func (n *normal) solve(start []float64) []float64 {
+// solve finds the coefficients, none negative, with the least squares: by the method of Lawson and Hanson, on the normal
+// equations. Columns that are the same share what they explain.
+func (n *normal) solve() []float64 {
 	found := make([]float64, n.size)
-	copy(found, start)
-	for range sweepsMost {
-		change := 0.0
-		for i := range n.size {
-			diagonal := n.gram[i*n.size+i]
-			if diagonal <= smallest {
-				found[i] = 0
-				continue
-			}
-			rest := n.target[i]
-			for j, coefficient := range found {
-				rest -= n.gram[i*n.size+j] * coefficient
-			}
-			next := max(0, found[i]+rest/diagonal)
-			change = max(change, math.Abs(next-found[i]))
-			found[i] = next
-		}
-		if change < sweepsEnd {
+	free := make([]bool, n.size) // the others are zero
+	for i := range free {
+		free[i] = n.gram[i*n.size+i] > smallest
+	}
+	room := make([]float64, n.size*(n.size+1))
+	if tried := n.solveFree(free, room); !anyNegative(tried) {
+		copy(found, tried)
+		return found
+	}
+	clear(free)
+	for range 3 * n.size {
+		next := n.steepest(found, free)
+		if next < 0 {
 			break
+		}
+		free[next] = true
+		for range n.size + 1 {
+			tried := n.solveFree(free, room)
+			if !anyNegative(tried) {
+				copy(found, tried)
+				break
+			}
+			retreat(found, tried, free)
 		}
 	}
 	return found
+}
+
+// steepest is the column that is not free and would explain most if it were; -1: none would anything.
+func (n *normal) steepest(found []float64, free []bool) int {
+	best, most := -1, 0.0
+	for i := range n.size {
+		diagonal := n.gram[i*n.size+i]
+		if free[i] || diagonal <= smallest {
+			continue
+		}
+		slope := n.target[i]
+		for j, coefficient := range found {
+			slope -= n.gram[i*n.size+j] * coefficient
+		}
+		if slope > slopeLeast*diagonal && slope > most {
+			best, most = i, slope
+		}
+	}
+	return best
+}
+
+// retreat goes from found towards tried as far as nothing becomes negative. What becomes zero is not free any more.
+func retreat(found, tried []float64, free []bool) {
+	part := 1.0
+	for i, is := range free {
+		if is && tried[i] < 0 {
+			part = min(part, found[i]/(found[i]-tried[i]))
+		}
+	}
+	for i, is := range free {
+		if !is {
+			continue
+		}
+		was := tried[i] < 0
+		found[i] = max(0, found[i]+part*(tried[i]-found[i]))
+		if was && found[i] <= smallest {
+			found[i], free[i] = 0, false
+		}
+	}
+}
+
+func anyNegative(values []float64) bool {
+	for _, value := range values {
+		if value < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// solveFree solves for the free columns alone. room is for size × (size + 1) numbers; the answer is in it.
+func (n *normal) solveFree(free []bool, room []float64) []float64 {
+	size := n.size
+	lower, answer := room[:size*size], room[size*size:]
+	for i := range size {
+		answer[i] = 0
+		if !free[i] {
+			continue
+		}
+		for j := range i + 1 {
+			if !free[j] {
+				continue
+			}
+			sum := n.gram[i*size+j]
+			if i == j {
+				sum *= 1 + ridge
+			}
+			for k := range j {
+				if free[k] {
+					sum -= lower[i*size+k] * lower[j*size+k]
+				}
+			}
+			if i == j {
+				lower[i*size+i] = math.Sqrt(max(sum, ridge*n.gram[i*size+i]))
+			} else {
+				lower[i*size+j] = sum / lower[j*size+j]
+			}
+		}
+		sum := n.target[i]
+		for k := range i {
+			if free[k] {
+				sum -= lower[i*size+k] * answer[k]
+			}
+		}
+		answer[i] = sum / lower[i*size+i]
+	}
+	for i := size - 1; i >= 0; i-- {
+		if !free[i] {
+			continue
+		}
+		sum := answer[i]
+		for k := i + 1; k < size; k++ {
+			if free[k] {
+				sum -= lower[k*size+i] * answer[k]
+			}
+		}
+		answer[i] = sum / lower[i*size+i]
+	}
+	return answer
 }
 
 // residual is the weighted sum of squares that coefficients leave.
