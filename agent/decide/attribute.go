@@ -47,6 +47,7 @@ type linkShares struct {
 	residual   float64 // nobody's
 	confidence float64
 	refused    string // why nobody is to blame; "": nothing against it
+	ranking    ranking
 }
 
 // attribute splits the traffic of a card.
@@ -65,9 +66,8 @@ func (c *cardTraffic) attribute(now time.Duration, policy *ContentionPolicy) *ca
 func (c *cardTraffic) splitLink(on, direction int, policy *ContentionPolicy) linkShares {
 	counter := c.counterOf(on)
 	made := linkShares{direction: direction, counted: counter.knownAt(c.looked), confidence: 0.5}
-	for i := range c.slices {
-		made.claimed += c.slices[i].share[direction]
-	}
+	made.ranking = rank(len(c.slices), func(i int) float64 { return c.slices[i].share[direction] })
+	made.claimed = made.ranking.sum
 	if !made.counted {
 		return made
 	}
@@ -103,32 +103,51 @@ func (t *cardShares) sharesOf(on, index int) shares {
 	if all <= 0 {
 		return shares{known: true}
 	}
-	return splitBy(t.card.slices, index, all, l.confidence, func(i int) float64 {
-		return t.card.slices[i].share[l.direction]
-	})
+	made, most := l.ranking.split(index, all, func(i int) float64 { return t.card.slices[i].share[l.direction] })
+	if most >= 0 {
+		made.antagonist = t.card.slices[most].key
+		made.confidence *= l.confidence
+	}
+	return made
 }
 
-// splitBy is how traffic is split as one slice sees it, by what each has of all.
-func splitBy(slices []sliceTraffic, index int, all, confidence float64, of func(int) float64) shares {
-	made := shares{known: true, own: sane(of(index) / all)}
-	others, most := 0.0, 0.0
-	for i := range slices {
-		if i == index {
-			continue
-		}
+// ranking is what all slices of a card have of a traffic together, and the two that have most.
+type ranking struct {
+	sum           float64
+	first, second int // by slice; -1: none
+}
+
+// rank ranks slices by what each has.
+func rank(count int, of func(int) float64) ranking {
+	made := ranking{first: -1, second: -1}
+	for i := range count {
 		part := of(i)
-		others += part
-		if part > most {
-			most, made.antagonist = part, slices[i].key
+		made.sum += part
+		switch {
+		case part <= 0:
+		case made.first < 0 || part > of(made.first):
+			made.first, made.second = i, made.first
+		case made.second < 0 || part > of(made.second):
+			made.second = i
 		}
 	}
-	made.others = sane(others / all)
-	if others <= 0 || most < chief*others {
-		made.antagonist = ""
-		return made
-	}
-	made.confidence = sane(confidence * most / others)
 	return made
+}
+
+// split is how a traffic is split as one slice sees it; chief is who has most of what the others have, and -1 if nobody has
+// much of it.
+func (r *ranking) split(index int, all float64, of func(int) float64) (made shares, most int) {
+	own := of(index)
+	others := max(0, r.sum-own)
+	made = shares{known: true, own: sane(own / all), others: sane(others / all)}
+	if most = r.first; most == index {
+		most = r.second
+	}
+	if most < 0 || others <= 0 || of(most) < chief*others {
+		return made, -1
+	}
+	made.confidence = sane(of(most) / others)
+	return made, most
 }
 
 // describe tells the traffic of the card, and what is nobody's.

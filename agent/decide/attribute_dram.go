@@ -403,6 +403,7 @@ type dramShares struct {
 	why     string
 	whole   float64
 	of      []dramPart // by slice; none where there is no fit, or no traffic
+	ranking ranking
 }
 
 // dramPart is the part of one slice.
@@ -461,6 +462,7 @@ func (d *dramShares) fill(c *cardTraffic) {
 	if !d.known {
 		d.why = "what slices do does not explain the card's counter"
 	}
+	d.ranking = rank(len(d.of), func(i int) float64 { return d.of[i].part })
 	for i := range d.of {
 		of := &d.of[i]
 		of.confidence = sane(of.confidence - misfit)
@@ -517,12 +519,10 @@ func (d *dramShares) sharesOf(all []sliceTraffic, index int) shares {
 	if own := &d.of[index]; !own.told {
 		return shares{why: own.why}
 	}
-	made := splitBy(all, index, d.whole, 1, func(i int) float64 { return d.of[i].part })
-	if at := slices.IndexFunc(all, func(s sliceTraffic) bool { return s.key == made.antagonist }); at >= 0 {
-		if !d.of[at].told {
-			made.antagonist = ""
-		}
-		made.confidence = min(made.confidence, d.of[at].confidence, d.of[index].confidence)
+	made, most := d.ranking.split(index, d.whole, func(i int) float64 { return d.of[i].part })
+	if most >= 0 && d.of[most].told {
+		made.antagonist = all[most].key
+		made.confidence *= min(d.of[most].confidence, d.of[index].confidence)
 	}
 	return made
 }

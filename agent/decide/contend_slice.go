@@ -206,6 +206,10 @@ func (s *sliceTraffic) judge(stream *monitor.Stream, l *look) {
 	if !stream.Known {
 		return
 	}
+	if s.idle(stream) {
+		s.wasAlone = false
+		return
+	}
 	others := l.others(s)
 	foreign := 0.0
 	if l.card.busyPart.knownAt(l.now) {
@@ -222,6 +226,11 @@ func (s *sliceTraffic) judge(stream *monitor.Stream, l *look) {
 		s.lose(on, &found[on], &light)
 	}
 	s.proceed(&found[onDRAM], &light)
+}
+
+// idle says whether it did nothing, and there is nothing of before that has to fade.
+func (s *sliceTraffic) idle(stream *monitor.Stream) bool {
+	return !s.worked && s.several == [metered]float64{} && unchanged(s.classes, stream.Classes)
 }
 
 // pace is how much its kernels do in their time, of what they do undisturbed.

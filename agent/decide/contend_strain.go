@@ -176,6 +176,9 @@ func (c *cardTraffic) strain(on, index int, traffic *cardShares, policy *Content
 		felt = &meters.some
 	}
 	averages := felt.averages()
+	if averages.Avg10 == 0 && averages.Avg60 == 0 && s.several[on] == 0 && s.vague[on] == 0 && (on != onDRAM || s.busy == 0) {
+		return // it does nothing on it
+	}
 	shares := traffic.sharesOf(on, index)
 	if shares.known && shares.own > policy.SelfLimited && traffic.ratio[on] >= policy.Saturated {
 		found.SelfLimited = append(found.SelfLimited, resourceNames[on])
