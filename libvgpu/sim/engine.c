@@ -40,38 +40,10 @@ bool gs_any_before(struct gs_queue *queue, struct gs_entry *ring, uint32_t chann
   return false;
 }
 
-static bool is_held_up(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry) {
+bool gs_is_held_up(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry) {
   if (entry->wait_mark && gs_queue_pending(ring, entry->wait_mark)) return true;
   return (entry->after_channels & queue->channels) &&
          gs_any_before(queue, ring, entry->after_channels, entry->mark - 1);
-}
-
-/* Whether the copy has its process' copy engine: the oldest that could run takes it, and keeps it until it is done. */
-static bool has_copy_engine(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry) {
-  uint32_t engines = gs_self.region->settings.copy_engines;
-  uint32_t engine = gs_copy_engine(entry);
-  if (engine >= engines) engine = 0;
-  uint64_t *holder = &queue->copying[engine];
-  if (*holder != entry->mark && *holder && gs_queue_pending(ring, *holder)) return false;
-  for (uint32_t bits = *holder == entry->mark ? 0 : queue->channels; bits; bits &= bits - 1) {
-    const struct gs_entry *other = gs_queue_head(queue, ring, (uint32_t)__builtin_ctz(bits));
-    uint32_t wanted = gs_copy_engine(other) < engines ? gs_copy_engine(other) : 0;
-    if (other->kind == GS_WORK_COPY && other->mark < entry->mark && wanted == engine && !is_held_up(queue, ring, other))
-      return false;
-  }
-  *holder = entry->mark;
-  return true;
-}
-
-/* Whether the first piece of a channel need not wait for its process' slice: copies, and events and waits right behind or
- * before them. */
-static bool is_out_of_turn(const struct gs_entry *ring, const struct gs_entry *entry) {
-  while (entry->kind == GS_WORK_EVENT || entry->kind == GS_WORK_WAIT) {
-    if (entry->after_copy) return true;
-    if (entry->next == 0) return false;
-    entry = &ring[entry->next - 1];
-  }
-  return entry->kind == GS_WORK_COPY;
 }
 
 /* The piece runs. */
@@ -99,11 +71,11 @@ static bool settle_channel(struct gs_gpu *gpu, uint32_t slot, struct gs_entry *r
   bool finished = false;
   while (channel->head) {
     struct gs_entry *entry = &ring[channel->head - 1];
-    if (!turn && !is_out_of_turn(ring, entry)) return finished;
-    if (is_held_up(queue, ring, entry)) return finished;
+    if (!turn && !gs_is_out_of_turn(ring, entry)) return finished;
+    if (gs_is_held_up(queue, ring, entry)) return finished;
     uint64_t left = gs_left_of(queue, index, entry);
     if (left > 0) {
-      if (entry->kind != GS_WORK_COPY || has_copy_engine(queue, ring, entry))
+      if (entry->kind != GS_WORK_COPY || gs_has_copy_engine(queue, ring, entry))
         add_to_load(gpu, queue, entry, left, load);
       return finished;
     }

@@ -53,16 +53,31 @@ static uint64_t work_before(struct gs_queue *queue, struct gs_entry *ring, const
   return work + held_up;
 }
 
+/* The least that the process will run when it is its turn, by what it has now. */
+static uint64_t least_turn(struct gs_gpu *gpu, uint32_t slot) {
+  struct gs_queue *queue = &gpu->queues[slot];
+  struct gs_entry *ring = gs_ring(gpu, slot);
+  uint64_t most = 0;
+  if (queue->copies == 0) return most_left(queue);
+  for (uint32_t bits = queue->channels; bits; bits &= bits - 1) {
+    uint32_t channel = (uint32_t)__builtin_ctz(bits);
+    const struct gs_entry *head = gs_queue_head(queue, ring, channel);
+    if (head->kind != GS_WORK_KERNEL || gs_is_held_up(queue, ring, head)) continue;
+    if (gs_left_of(queue, channel, head) > most) most = gs_left_of(queue, channel, head);
+  }
+  return most;
+}
+
 /* Time until this process has got `work` ns of the GPU: that work, and what the others run in between by what they have
  * now. Each of them runs a slice for every turn that this process needs, or all that it has, if that is less; those
  * that come before it in the round, the present one with the rest of its slice, run once more than those behind it. With
- * copies about it is that work alone: too short rather than too long. */
+ * copies of its own it is that work alone: too short rather than too long. */
 static uint64_t time_for(struct gs_gpu *gpu, uint64_t work) {
   uint64_t slice = gs_self.region->settings.timeslice_ns;
   uint64_t time = work;
   uint64_t rest = gpu->slice_end_ns > gpu->updated_ns ? gpu->slice_end_ns - gpu->updated_ns : 0;
   bool own = gpu->current == gs_self.slot;
-  if (gs_is_mps() || gpu->copies > 0 || (own && work <= rest)) return time;
+  if (gs_is_mps() || gpu->queues[gs_self.slot].copies > 0 || (own && work <= rest)) return time;
   uint64_t turns = own ? (work - rest + slice - 1) / slice : (work + slice - 1) / slice;
   if (turns == 0) turns = 1;
   bool passed_self = own;
@@ -73,7 +88,7 @@ static uint64_t time_for(struct gs_gpu *gpu, uint64_t work) {
     if (at == gs_self.slot) passed_self = true;
     if (at == gs_self.slot || !gs_is_ready(gpu, at)) continue;
     uint64_t allowed = own ? turns * slice : (turns - 1) * slice + (i == 0 ? rest : passed_self ? 0 : slice);
-    uint64_t left = most_left(&gpu->queues[at]);
+    uint64_t left = least_turn(gpu, at);
     time += left < allowed ? left : allowed;
   }
   return time;

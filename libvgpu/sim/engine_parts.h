@@ -21,6 +21,17 @@ uint64_t gs_left_of(const struct gs_queue *queue, uint32_t channel, const struct
 /* Whether something enqueued up to `mark` in one of the channels (bits) is not done. */
 bool gs_any_before(struct gs_queue *queue, struct gs_entry *ring, uint32_t channels, uint64_t mark);
 
+/* Whether something that it waits for is not done. */
+bool gs_is_held_up(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry);
+
+/* engine_copies.c: whether the first piece of a channel, a copy, has its process' copy engine: the oldest that could run
+ * takes it, and keeps it until it is done. */
+bool gs_has_copy_engine(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry);
+
+/* Whether the first piece of a channel need not wait for its process' slice: copies, and events and waits right behind or
+ * before them. */
+bool gs_is_out_of_turn(const struct gs_entry *ring, const struct gs_entry *entry);
+
 /* The slot with work that follows after `slot` in the round, maybe itself; -1: none. */
 int gs_next_ready(const struct gs_gpu *gpu, uint32_t slot);
 bool gs_is_ready(const struct gs_gpu *gpu, uint32_t slot);
@@ -34,11 +45,6 @@ struct gs_entry *gs_ring(struct gs_gpu *gpu, uint32_t slot);
 /* First entry of a channel that is not empty. */
 static inline struct gs_entry *gs_queue_head(struct gs_queue *queue, struct gs_entry *ring, uint32_t channel) {
   return &ring[queue->channel[channel].head - 1];
-}
-
-/* Which of a process' copy engines a copy takes, if there are so many: else the first. */
-static inline uint32_t gs_copy_engine(const struct gs_entry *entry) {
-  return entry->way;
 }
 
 /* Whether the slot is one of those with work. */

@@ -8,29 +8,6 @@
 
 #include "virtual_engine.h"
 
-/* A copy through the link that takes `ns` alone. Its use of DRAM, a fiftieth, is left out where it would only disturb. */
-static void copy(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, enum gs_way way, uint64_t ns) {
-  const struct gs_work work = {
-      .kind = GS_WORK_COPY, .ns = ns, .link_bytes = 20 * ns, .way = way, .bound_permille = GS_BOUND_AS_USED};
-  give(gpu, slot, channel, &work);
-}
-
-/* A kernel that fills half the card, and takes a part of DRAM's bandwidth and waits for it. */
-static void dram_kernel(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, uint64_t ns, uint32_t permille,
-                        uint32_t bound) {
-  const struct gs_work work = {.kind = GS_WORK_KERNEL,
-                               .ns = ns,
-                               .dram_bytes = permille * ns,
-                               .sm_permille = 100,
-                               .bound_permille = (uint16_t)bound};
-  give(gpu, slot, channel, &work);
-}
-
-static void check_near(long long got, long long wanted, long long off) {
-  if (got < wanted - off || got > wanted + off) fprintf(stderr, "%lld, not %lld\n", got, wanted);
-  CHECK(got >= wanted - off && got <= wanted + off);
-}
-
 /* Copies of two processes in one direction share it, those in the other one do not care. */
 void test_copies_share_the_link(void) {
   for (int i = 0; i < 2; i++) {
@@ -115,6 +92,22 @@ void test_copies_beside_slices(void) {
   CHECK_EQUAL(gpu->busy_ns, 8900 * US);
 }
 
+/* Who waits for a kernel while others copy sleeps as long as others' slices let it expect, and wakes in time. */
+void test_copies_and_wake_ups(void) {
+  struct gs_gpu *gpu = begin_engine(GS_SHARING_TIME_SLICE);
+  for (uint32_t slot = 1; slot < 4; slot++) {
+    kernel(gpu, slot, 0, 20 * MS, 1000);
+    copy(gpu, slot, 1, GS_WAY_RX, 20 * MS);
+    kernel(gpu, slot, 1, 20 * MS, 1000);
+  }
+  uint64_t mark = kernel(gpu, 0, 0, 5 * MS, 1000);
+  sleeps = 0;
+  gs_engine_wait(gpu, mark);
+  /* 1: 0-2, 2: 2-4, 3: 4-6, 0: 6-8, ... 14-16, 22-23 */
+  check_near((long long)clock_ns - 1000 * MS, 23 * MS, 50 * US);
+  CHECK(sleeps <= 4);
+}
+
 /* A copy waits for the kernel before it in its stream, and the kernel behind it for the copy, as long as that takes. */
 void test_copies_in_order(void) {
   struct gs_gpu *gpu = begin_engine(GS_SHARING_TIME_SLICE);
@@ -131,103 +124,6 @@ void test_copies_in_order(void) {
   gs_engine_wait_channels(gpu, GS_ALL_CHANNELS);
   check_near((long long)clock_ns - 1000 * MS, 5 * MS, 50 * US);
   CHECK_EQUAL(reached_ns(gpu, 0, &end[0]), 5 * MS);
-}
-
-/* Where DRAM is not enough for all, all who take of it and wait for nothing else get the same part of what they want. */
-void test_dram_is_shared(void) {
-  struct gs_gpu *gpu = begin_engine(GS_SHARING_MPS);
-  struct gs_stamp end[3];
-  for (uint32_t slot = 0; slot < 2; slot++) {
-    dram_kernel(gpu, slot, 0, 6 * MS, 750, 1000);
-    event(gpu, slot, 0, &end[slot]);
-  }
-  kernel(gpu, 2, 0, 6 * MS, 100); /* has nothing to do with DRAM */
-  event(gpu, 2, 0, &end[2]);
-  clock_ns += 100 * MS;
-  check_near(reached_ns(gpu, 0, &end[0]), 9 * MS, 1);
-  check_near(reached_ns(gpu, 1, &end[1]), 9 * MS, 1);
-  CHECK_EQUAL(reached_ns(gpu, 2, &end[2]), 6 * MS);
-  CHECK_EQUAL(gpu->dram_bytes, 2ull * 750 * 6 * MS);
-  CHECK_EQUAL(gpu->queues[0].dram_bytes, 750ull * 6 * MS);
-  CHECK_EQUAL(gpu->queues[2].dram_bytes, 0);
-  check_near((long long)gpu->memory_ns, 9 * MS, 1);
-  gpu = begin_engine(GS_SHARING_MPS); /* what fits disturbs nobody */
-  for (uint32_t slot = 0; slot < 2; slot++) {
-    dram_kernel(gpu, slot, 0, 6 * MS, 500, 1000);
-    event(gpu, slot, 0, &end[slot]);
-  }
-  clock_ns += 100 * MS;
-  CHECK_EQUAL(reached_ns(gpu, 0, &end[0]), 6 * MS);
-  CHECK_EQUAL(reached_ns(gpu, 1, &end[1]), 6 * MS);
-}
-
-/* The part that waits for memory is what gets slower. 1000/(x) + 500/(0.5 + 0.5 x) = 1000 with x the stretch: x = (1 + 5^0.5)/2,
- * worked out by hand: x (0.5 + 0.5 x) = 0.5 + 0.5 x + 0.5 x, so x^2 - x - 1 = 0. */
-void test_dram_slows_what_waits(void) {
-  static const double golden = 1.6180339887498949;
-  struct gs_gpu *gpu = begin_engine(GS_SHARING_MPS);
-  struct gs_stamp end[2];
-  dram_kernel(gpu, 0, 0, 1000 * MS, 1000, 1000);
-  dram_kernel(gpu, 1, 0, 10 * MS, 500, 500);
-  event(gpu, 1, 0, &end[1]);
-  clock_ns += 3000ull * MS;
-  check_near(reached_ns(gpu, 1, &end[1]), (long long)(10e6 * (0.5 + 0.5 * golden)), 1);
-  gs_engine_update(gpu);
-  check_near((long long)gpu->queues[0].busy_ns, (long long)(1000e6 + 10e6 * (0.5 + 0.5 * golden) * (1 - 1 / golden)),
-             3);
-}
-
-/* The sum of what is taken never exceeds what there is, whatever runs. */
-void test_dram_is_never_more_than_whole(void) {
-  unsigned state = 11;
-  struct gs_gpu *gpu = begin_engine(GS_SHARING_MPS);
-  gs_self.region->settings.dram_reach_permille = 900;
-  for (int i = 0; i < 400; i++) {
-    uint32_t slot = (uint32_t)rand_r(&state) % 6;
-    uint32_t bound = rand_r(&state) % 3 ? GS_BOUND_AS_USED : 100 + (uint32_t)rand_r(&state) % 900;
-    dram_kernel(gpu, slot, (uint32_t)rand_r(&state) % 2, (1 + (uint64_t)rand_r(&state) % 40) * 100 * US,
-                (uint32_t)rand_r(&state) % 1000, bound);
-    if (i % 3 == 0) copy(gpu, slot, 3, i % 2 ? GS_WAY_RX : GS_WAY_TX, 1 * MS);
-    uint64_t before = gpu->dram_bytes;
-    uint64_t link = gpu->rx_bytes;
-    clock_ns += 1 * MS;
-    gs_engine_update(gpu);
-    /* a ns of each of twelve kernels may count a look later */
-    CHECK(gpu->dram_bytes - before <= 900ull * MS + 12 * 1000);
-    CHECK(gpu->rx_bytes - link <= 20ull * MS + 6 * 20);
-  }
-  CHECK(gpu->dram_bytes > 100ull * 900 * MS); /* and it was busy */
-}
-
-/* Those who live in the L2 cache share that, and leave DRAM alone unless its traffic takes of the cache. */
-void test_cache_is_shared(void) {
-  const struct gs_work cached = {.kind = GS_WORK_KERNEL,
-                                 .ns = 4 * MS,
-                                 .sm_permille = 100,
-                                 .cache_permille = 1000,
-                                 .bound_permille = GS_BOUND_AS_USED};
-  struct gs_stamp end[3];
-  for (uint32_t taken = 0; taken <= 1000; taken += 1000) {
-    struct gs_gpu *gpu = begin_engine(GS_SHARING_MPS);
-    gs_self.region->settings.cache_dram_permille = taken;
-    give(gpu, 0, 0, &cached);
-    event(gpu, 0, 0, &end[0]);
-    dram_kernel(gpu, 1, 0, 4 * MS, 1000, 1000);
-    event(gpu, 1, 0, &end[1]);
-    clock_ns += 100 * MS;
-    CHECK(reached_ns(gpu, 0, &end[0]) == 4 * MS || taken);
-    CHECK(reached_ns(gpu, 1, &end[1]) == 4 * MS || taken);
-    CHECK(reached_ns(gpu, 0, &end[0]) > 5 * MS || !taken);
-    CHECK_EQUAL(gpu->queues[0].dram_bytes, 0);
-  }
-  struct gs_gpu *gpu = begin_engine(GS_SHARING_MPS);
-  for (uint32_t slot = 0; slot < 2; slot++) {
-    give(gpu, slot, 0, &cached);
-    event(gpu, slot, 0, &end[slot]);
-  }
-  clock_ns += 100 * MS;
-  CHECK_EQUAL(reached_ns(gpu, 0, &end[0]), 8 * MS);
-  CHECK_EQUAL(gpu->dram_bytes, 0);
 }
 
 /* Lower clocks and a link with less of its lanes slow what waits for them, from the moment on. */

@@ -44,7 +44,7 @@ static void check_ms(double got, double wanted) {
 
 /* Marks a time that comes when what is given to the stream next is surely there. */
 static CUevent record_later(CUstream stream) {
-  launch(kernel_named("busy_50ms_dram0"), 1, stream);
+  launch(kernel_named("busy_100ms_dram0"), 1, stream);
   return record(stream);
 }
 

@@ -48,4 +48,27 @@ static inline long long reached_us(struct gs_gpu *gpu, uint32_t slot, const stru
   return reached < 0 ? -1 : reached / US;
 }
 
+/* A copy through the link that takes `ns` alone. Its use of DRAM, a fiftieth, is left out where it would only disturb. */
+static inline void copy(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, enum gs_way way, uint64_t ns) {
+  const struct gs_work work = {
+      .kind = GS_WORK_COPY, .ns = ns, .link_bytes = 20 * ns, .way = way, .bound_permille = GS_BOUND_AS_USED};
+  give(gpu, slot, channel, &work);
+}
+
+/* A kernel that fills a tenth of the card, takes a part of DRAM's bandwidth and waits for it. */
+static inline void dram_kernel(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, uint64_t ns, uint32_t permille,
+                               uint32_t bound) {
+  const struct gs_work work = {.kind = GS_WORK_KERNEL,
+                               .ns = ns,
+                               .dram_bytes = permille * ns,
+                               .sm_permille = 100,
+                               .bound_permille = (uint16_t)bound};
+  give(gpu, slot, channel, &work);
+}
+
+static inline void check_near(long long got, long long wanted, long long off) {
+  if (got < wanted - off || got > wanted + off) fprintf(stderr, "%lld, not %lld\n", got, wanted);
+  CHECK(got >= wanted - off && got <= wanted + off);
+}
+
 #endif
