@@ -7,8 +7,9 @@
 //
 // One goroutine owns the tick. Others run beside it: the plugin's server, which grants through the ledger and never
 // waits for a tick; steering (app_steer.go) with its sampler, which is much faster than the tick; the look at contention
-// (app_watch.go) with its sampler, whose verdicts the tick takes; and the writer of the metrics file, so that a slow disk
-// does not stop the tick.
+// (app_watch.go) with its sampler, whose verdicts the tick takes; the look from outside (app_outside.go); Events and the
+// control socket, which only read what the loops came to; and the writer of the metrics file, so that a slow disk does not
+// stop the tick.
 //
 // Start: one agent per state directory, ledger opened, library installed, pages directory prepared, first tick, then
 // the plugin registers. Stop: the plugin's streams are closed, the metrics file is removed, the driver is let go. The
@@ -28,7 +29,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/events"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -55,6 +58,7 @@ type parts struct {
 	devices    source.Devices
 	memories   source.ProcessMemories
 	health     *decide.HealthPolicy // nil: of the configuration
+	contend    contender            // nil: decide.Contend
 	procRoot   string               // "": "/"
 	mountPages func(string) error   // nil: a tmpfs of bounded size
 	timing     plugin.Timing        // of the registration
@@ -64,27 +68,35 @@ type parts struct {
 
 // app is the running daemon.
 type app struct {
-	config  Config
-	log     *slog.Logger // component=agent
-	baseLog *slog.Logger // for the parts, which set their own
-	sources monitor.Sources
-	books   *ledger.Ledger
-	pages   *pageStore
-	server  *plugin.Server
-	samples *sampler                                 // nil: nothing measures
-	steer   *steerer                                 // nil: no GPU time is limited
-	devices *deviceSampler                           // nil: nothing has counters
-	watch   *watcher                                 // nil: contention is not looked for
-	wake    chan struct{}                            // capacity 1: the tick is wanted at once
-	oldest  atomic.Pointer[map[string]time.Duration] // when the oldest process of each allocation started, CLOCK_MONOTONIC; of the last tick
-	publish *publisher                               // nil: no metrics file
-	policy  decide.Policy
-	state   decide.State
-	build   metrics.Build
-	parts   parts
-	noted   notes
-	started bool
-	closers []func(context.Context) error // in the order of starting
+	config    Config
+	log       *slog.Logger // component=agent
+	baseLog   *slog.Logger // for the parts, which set their own
+	sources   monitor.Sources
+	books     *ledger.Ledger
+	pages     *pageStore
+	server    *plugin.Server
+	samples   *sampler       // nil: nothing measures
+	steer     *steerer       // nil: no GPU time is limited
+	devices   *deviceSampler // nil: nothing has counters
+	watch     *watcher       // nil: contention is not looked for
+	wake      chan struct{}  // capacity 1: the tick is wanted at once
+	outside   *outsider      // nil: nobody looks from outside
+	memories  source.ProcessMemories
+	residents source.Residents
+	freezer   *freezer         // nil: nobody is frozen
+	events    *events.Recorder // nil: no Events
+	control   *control.Server  // nil: no socket
+	startedAt time.Time
+	ticked    atomic.Pointer[tickResult]               // nil before the first tick
+	oldest    atomic.Pointer[map[string]time.Duration] // when the oldest process of each allocation started, CLOCK_MONOTONIC; of the last tick
+	publish   *publisher                               // nil: no metrics file
+	policy    decide.Policy
+	state     decide.State
+	build     metrics.Build
+	parts     parts
+	noted     notes
+	started   bool
+	closers   []func(context.Context) error // in the order of starting
 }
 
 // runAgent builds the daemon, runs it until ctx ends, and stops it. A nil error is an orderly stop.
@@ -98,7 +110,7 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 	if parts.releaseAge == 0 {
 		parts.releaseAge = releaseAge
 	}
-	a := &app{wake: make(chan struct{}, 1), config: config, log: log.With("component", "agent"), baseLog: log, parts: parts, build: buildInfo(), policy: decide.Policy{
+	a := &app{wake: make(chan struct{}, 1), startedAt: parts.now(), config: config, log: log.With("component", "agent"), baseLog: log, parts: parts, build: buildInfo(), policy: decide.Policy{
 		SlicesPerGPU: config.SlicesPerGPU, MarginBytes: config.MemoryMarginBytes, MinSliceBytes: ledger.SliceUnit, RecoverAfter: recoverAfterTicks,
 		ReleaseAge: parts.releaseAge, ReleaseAfter: releaseAfterTicks, MarkAllocated: config.ContentionMarkAllocated}}
 	defer func() { err = errors.Join(err, a.close()) }()
@@ -126,6 +138,15 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 		if a.devices != nil {
 			group.Go(func() error { return a.devices.run(ctx) })
 		}
+	}
+	if a.outside != nil {
+		group.Go(func() error { return a.outside.run(ctx) })
+	}
+	if a.events != nil {
+		group.Go(func() error { return a.events.Run(ctx) })
+	}
+	if a.control != nil {
+		group.Go(func() error { return a.control.Run(ctx) })
 	}
 	if a.publish != nil {
 		group.Go(func() error { return a.publish.run(ctx) })
@@ -167,6 +188,9 @@ func (a *app) open() error {
 			a.steer.cuts = a.watch.cuts
 		}
 	}
+	a.openFreezer()
+	a.openOutside()
+	a.openEvents()
 	a.server, err = plugin.New(pluginConfig(a.config, a.build.LibraryBuildID, a.parts.timing), a.books, a.pages, a.baseLog)
 	if err != nil {
 		return fmt.Errorf("make plugin: %w", err)
@@ -175,6 +199,7 @@ func (a *app) open() error {
 		a.publish = newPublisher(a.config.TextfileDir, a.baseLog)
 		a.onClose(func(context.Context) error { return a.publish.close() })
 	}
+	a.openControl()
 	return nil
 }
 
@@ -191,10 +216,11 @@ func libraryDir(config Config) string { return filepath.Join(config.StateDir, li
 
 func (a *app) openSources() {
 	gpus, samples, devices := a.parts.gpus, a.parts.samples, a.parts.devices
+	a.memories = a.parts.memories
 	if gpus == nil {
 		reader := nvml.New(a.config.NVMLLibrary, nvml.TickPatience, time.Now)
 		a.onClose(reader.Close)
-		gpus, samples, devices = reader, reader, reader
+		gpus, samples, devices, a.memories = reader, reader, reader, reader
 	}
 	if devices != nil {
 		a.devices = newDeviceSampler(devices)

@@ -55,6 +55,7 @@ func (a *app) tick(ctx context.Context) error {
 	a.report(snapshot, decisions)
 	a.applyAllocations(snapshot, decisions)
 	err := a.server.Update(inventory(decisions.GPUs))
+	a.keepTick(snapshot, decisions)
 	if a.publish != nil {
 		a.publish.offer(a.view(snapshot, decisions))
 	}
@@ -245,7 +246,7 @@ func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metri
 		steering = a.steer.view()
 	}
 	return metrics.View{
-		Snapshot: snapshot, Decisions: decisions, Steering: steering, Contention: a.watch.view(), TamperedTotal: a.state.TamperedTotal, Build: a.build,
+		Snapshot: snapshot, Decisions: decisions, Steering: steering, Contention: a.watch.view(), Outside: a.outsideView(), TamperedTotal: a.state.TamperedTotal, Build: a.build,
 		Slices: countSlices(a.server.Slices(), a.books.Held()),
 		Plugin: metrics.Plugin{Registered: status.Registered, Registrations: status.Registrations,
 			RegistrationFailures: status.RegistrationFailures, Allocations: status.Allocations,

@@ -40,11 +40,22 @@ type watched struct {
 	seen      *monitor.Contention // of all cards, those of older looks included
 	concluded decide.Contention
 	health    decide.HealthVerdicts
-	moved     map[metrics.Move]uint64 // transitions since the agent started
+	moved     map[metrics.Move]uint64     // transitions since the agent started
+	changes   map[string]contentionChange // the newest of each card
 	rates     map[streamID]streamRates
 	looks     uint64
 	up        bool // the counters could be read
 }
+
+// contentionChange is when a card became contended, or recovered, and why.
+type contentionChange struct {
+	at        time.Time
+	contended bool
+	evidence  decide.Evidence
+}
+
+// contender concludes from a look; see decide.Contend.
+type contender func(*monitor.Contention, decide.ContentionPolicy, decide.ContentionState) (decide.Contention, decide.ContentionState)
 
 // streamID names an allocation on a GPU.
 type streamID struct{ key, gpuUUID string }
@@ -58,23 +69,27 @@ type watcher struct {
 	steering func() metrics.Steering
 	started  func(key string) time.Duration // when its oldest process started, CLOCK_MONOTONIC; 0: not known
 	moved    func()                         // wakes the tick
-	now      func() time.Duration           // CLOCK_MONOTONIC
+	tell     func(decide.ContentionTransition)
+	now      func() time.Duration // CLOCK_MONOTONIC
+	wall     func() time.Time
 
+	contend contender
 	policy  decide.ContentionPolicy
 	state   decide.ContentionState
 	health  decide.HealthPolicy
 	verdict decide.HealthState
 	record  *healthRecord // nil: verdicts are not kept
 
-	used   map[streamID]usedTime
-	cards  map[string]source.DeviceSample // of the last look at each
-	at     map[streamID]monitor.Stream
-	rates  map[streamID]streamRates
-	allAt  time.Duration // when to look at all cards again
-	quick  []string
-	counts map[metrics.Move]uint64
-	looks  uint64
-	noted  notes
+	used    map[streamID]usedTime
+	cards   map[string]source.DeviceSample // of the last look at each
+	at      map[streamID]monitor.Stream
+	rates   map[streamID]streamRates
+	allAt   time.Duration // when to look at all cards again
+	quick   []string
+	counts  map[metrics.Move]uint64
+	changes map[string]contentionChange
+	looks   uint64
+	noted   notes
 
 	last atomic.Pointer[watched] // never nil once restore has returned
 }
@@ -85,15 +100,18 @@ func (a *app) newWatcher() *watcher {
 	a.onClose(func(context.Context) error { return traffics.Close() })
 	w := &watcher{log: a.baseLog.With("component", "watch"), books: a.books, traffics: traffics, devices: a.devices,
 		steering: func() metrics.Steering { return metrics.Steering{} }, started: a.processStarted, moved: a.hurryTick, now: limiter.MonotonicNow,
-		policy: decide.DefaultContentionPolicy(), health: healthPolicy(a.config),
+		contend: decide.Contend, policy: decide.DefaultContentionPolicy(), health: healthPolicy(a.config),
 		record: newHealthRecord(filepath.Join(a.config.StateDir, healthFile), a.parts.now),
 		used:   map[streamID]usedTime{}, cards: map[string]source.DeviceSample{}, at: map[streamID]monitor.Stream{},
-		rates: map[streamID]streamRates{}, counts: map[metrics.Move]uint64{}}
+		rates: map[streamID]streamRates{}, counts: map[metrics.Move]uint64{}, changes: map[string]contentionChange{}, wall: a.parts.now, tell: a.tellContention}
 	if a.steer != nil {
 		w.steering = a.steer.view
 	}
 	if a.parts.health != nil {
 		w.health = *a.parts.health
+	}
+	if a.parts.contend != nil {
+		w.contend = a.parts.contend
 	}
 	if a.devices == nil {
 		w.log.Info("contention is judged without counters of the cards: this agent has none, and blames nobody")
@@ -147,7 +165,7 @@ func (w *watcher) look(ctx context.Context) time.Duration {
 		named = w.quick
 	}
 	holdings := w.holdings()
-	answer := w.devices.ask(ctx, named, began)
+	answer := w.devices.ask(ctx, named)
 	if ctx.Err() != nil {
 		return 0 // stopping: what could not be read now means nothing
 	}
@@ -155,7 +173,7 @@ func (w *watcher) look(ctx context.Context) time.Duration {
 	traffic, err := w.traffics.Traffic(keysOn(holdings, devices))
 	w.noted.change(w.log, subject{stage: stageObserve, source: metrics.SourceTraffic}, err)
 	seen := monitor.CollectContention(w.now(), devices, holdings, traffic)
-	concluded, state := decide.Contend(seen, w.policy, w.state)
+	concluded, state := w.contend(seen, w.policy, w.state)
 	health, verdict := decide.JudgeContention(concluded, w.health, w.verdict, seen.Now)
 	w.state, w.verdict, w.quick = state, verdict, concluded.Quick
 	w.looks++
@@ -240,6 +258,10 @@ func keysOn(holdings []monitor.Holding, devices []source.DeviceSample) []string 
 func (w *watcher) publish(seen *monitor.Contention, concluded decide.Contention, health decide.HealthVerdicts, all, up bool) {
 	for _, transition := range health.Transitions {
 		w.counts[metrics.Move{GPUUUID: transition.UUID, Kind: transition.Kind}]++
+		w.tell(transition)
+		if transition.Kind == decide.TransitionContended || transition.Kind == decide.TransitionRecovered {
+			w.changes[transition.UUID] = contentionChange{w.wall(), transition.Kind == decide.TransitionContended, transition.Evidence}
+		}
 	}
 	before := w.last.Load()
 	if all {
@@ -248,7 +270,8 @@ func (w *watcher) publish(seen *monitor.Contention, concluded decide.Contention,
 		seen = mergeLooks(before.seen, seen)
 		up = up && before.up
 	}
-	w.last.Store(&watched{seen: seen, concluded: concluded, health: health, moved: maps.Clone(w.counts), rates: maps.Clone(w.rates), looks: w.looks, up: up})
+	w.last.Store(&watched{seen: seen, concluded: concluded, health: health, moved: maps.Clone(w.counts),
+		changes: maps.Clone(w.changes), rates: maps.Clone(w.rates), looks: w.looks, up: up})
 }
 
 // mergeLooks puts the cards of a quick look into the last look at all.

@@ -37,14 +37,20 @@ func (u usedTime) add(tenant monitor.Tenant) usedTime {
 	return u
 }
 
-// holdings are the shares of all committed allocations.
-func (w *watcher) holdings() []monitor.Holding {
+// tenants are the compute books as the last round of steering saw them.
+func (w *watcher) tenants() map[streamID]monitor.Tenant {
 	tenants := map[streamID]monitor.Tenant{}
 	if seen := w.steering().Seen; seen != nil {
 		for _, tenant := range seen.Tenants {
 			tenants[streamID{tenant.Key, tenant.GPUUUID}] = tenant
 		}
 	}
+	return tenants
+}
+
+// holdings are the shares of all committed allocations.
+func (w *watcher) holdings() []monitor.Holding {
+	tenants := w.tenants()
 	var holdings []monitor.Holding
 	held := map[streamID]bool{}
 	for _, record := range w.books.Snapshot() {
@@ -76,15 +82,19 @@ type streamRates struct {
 	Copied  [source.Directions]float64 // bytes per second
 	Stalled float64                    // seconds per second, of all threads
 	Known   bool
-	at      time.Duration
+
+	Throttled, Launches *float64 // part of the time, and per second; nil: GPU time is not limited, or its book not known
+	at                  time.Duration
+	tenant              monitor.Tenant
 }
 
 // measureRates compares the streams of a look at all cards with those of the one before.
 func (w *watcher) measureRates(seen *monitor.Contention) {
 	at, rates := map[streamID]monitor.Stream{}, map[streamID]streamRates{}
+	tenants := w.tenants()
 	for _, stream := range seen.Streams {
 		id := streamID{stream.Key, stream.GPUUUID}
-		rate := streamRates{at: seen.Now}
+		rate := streamRates{at: seen.Now, tenant: tenants[id]}
 		before, known := w.at[id]
 		elapsed := (seen.Now - w.rates[id].at).Seconds()
 		if known && before.Known && stream.Known && elapsed > 0 {

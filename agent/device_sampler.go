@@ -9,7 +9,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/vgpud/vgpud/agent/source"
@@ -22,7 +21,7 @@ const devicePatience = 2 * time.Second
 var errNoCounters = errors.New("no counters: this agent has no source of them")
 
 // errNoAnswer is the state of a driver that hangs.
-var errNoAnswer = errors.New("the driver has not answered")
+var errNoAnswer = errors.New("the driver does not answer")
 
 // deviceSampler asks one question at a time. A nil one has no counters.
 type deviceSampler struct {
@@ -31,9 +30,7 @@ type deviceSampler struct {
 	answers   chan deviceAnswer
 	patience  time.Duration
 
-	// The rest is of the goroutine that looks.
-	waiting bool          // a question is not answered yet
-	since   time.Duration // for how long, CLOCK_MONOTONIC
+	waiting bool // a question is not answered yet; of the goroutine that looks
 }
 
 type deviceAnswer struct {
@@ -60,23 +57,20 @@ func (s *deviceSampler) run(ctx context.Context) error {
 }
 
 // ask reads the counters of the cards that are named, or of all (nil). An answer that came too late is dropped.
-func (s *deviceSampler) ask(ctx context.Context, cards []string, now time.Duration) deviceAnswer {
+func (s *deviceSampler) ask(ctx context.Context, cards []string) deviceAnswer {
 	if s == nil {
 		return deviceAnswer{all: cards == nil, err: errNoCounters}
-	}
-	late := func(waited time.Duration) deviceAnswer {
-		return deviceAnswer{all: cards == nil, err: fmt.Errorf("%w for %s", errNoAnswer, waited.Round(time.Second))}
 	}
 	if s.waiting {
 		select {
 		case <-s.answers:
 			s.waiting = false
-		default:
-			return late(now - s.since) // it was waited for before: this look goes on at once
+		default: // it was waited for before: this look goes on at once
+			return deviceAnswer{all: cards == nil, err: errNoAnswer}
 		}
 	}
 	s.questions <- cards
-	s.waiting, s.since = true, now
+	s.waiting = true
 	timer := time.NewTimer(s.patience)
 	defer timer.Stop()
 	select {
@@ -86,6 +80,6 @@ func (s *deviceSampler) ask(ctx context.Context, cards []string, now time.Durati
 	case <-ctx.Done():
 		return deviceAnswer{all: cards == nil, err: ctx.Err()}
 	case <-timer.C:
-		return late(s.patience)
+		return deviceAnswer{all: cards == nil, err: errNoAnswer}
 	}
 }

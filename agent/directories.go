@@ -22,6 +22,7 @@ const (
 	recordsDirectory = "records"
 	libraryDirectory = "library"
 	healthFile       = "health.json" // verdicts about contention
+	frozenFile       = "frozen.json" // which containers are frozen
 )
 
 // checkOverlap says which of the configured directories are equal to, inside or above another one of which they have
@@ -121,5 +122,5 @@ func isPagesEntry(name string) bool {
 }
 
 func isStateEntry(name string) bool {
-	return slices.Contains([]string{lockFile, recordsDirectory, libraryDirectory, healthFile}, name)
+	return slices.Contains([]string{lockFile, recordsDirectory, libraryDirectory, healthFile, frozenFile}, name)
 }

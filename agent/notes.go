@@ -37,6 +37,9 @@ const (
 	stagePCIe      = "pcie"      // its counters of PCIe traffic
 	stageSharing   = "sharing"   // how it is shared
 	stageBlind     = "blind"     // the verdict about a card cannot change
+	stageDetach    = "detach"    // probes
+	stageControl   = "control"   // the control socket
+	stageFreezer   = "freezer"   // the record of frozen containers
 )
 
 // wording is what is said of a stage when a fault begins and when it is over.
@@ -61,6 +64,9 @@ var wording = map[string]struct{ fault, over string }{
 		"bandwidth of the GPU's memory is measured"},
 	stagePCIe:    {"PCIe traffic of the GPU is not measured: the driver tells none; contention on it cannot be told", "PCIe traffic of the GPU is measured"},
 	stageSharing: {"how the GPU is shared cannot be told; contention on it is not judged as to kernels", "how the GPU is shared can be told"},
+	stageDetach:  {"probes could not be let go", "probes are let go"},
+	stageFreezer: {"who is frozen could not be read: containers of an earlier agent may stay so, and nobody is frozen or killed", "who is frozen was read"},
+	stageControl: {"no control socket: vgpud top and thaw find no agent", "control socket is there"},
 	stageBlind:   {"GPU stays contended: what would acquit it cannot be seen", "contention of the GPU can be seen again"},
 }
 

@@ -77,7 +77,8 @@ level=INFO msg="container no longer waits for GPU time most of the time" stage=c
 func TestStagesHaveWords(t *testing.T) {
 	seen := map[string]bool{}
 	for _, stage := range []string{stageConfigure, stageObserve, stageJudge, stagePrepare, stageRepair, stageOffer, stagePublish, stageTidy,
-		stageSteer, stageRate, stageOverShare, stageHeld, stageMeasure, stageRecall, stageRemember, stageDRAM, stagePCIe, stageSharing, stageBlind} {
+		stageSteer, stageRate, stageOverShare, stageHeld, stageMeasure, stageRecall, stageRemember, stageDRAM, stagePCIe, stageSharing, stageBlind,
+		stageDetach, stageControl, stageFreezer} {
 		for _, text := range []string{wording[stage].fault, wording[stage].over} {
 			if text == "" || seen[text] {
 				t.Errorf("stage %s: message %q", stage, text)

@@ -90,7 +90,7 @@ func watchOptions() []option {
 			c.WitnessOverheadBytes = bytes
 			return err
 		}},
-		{"witness-trusted-namespaces", "", "namespaces whose pods may use GPUs without slices, such as those of monitoring; separated by commas", func(c *Config, text string) error {
+		{"witness-trusted-namespaces", "kube-system,gpu-operator", "namespaces whose pods may use GPUs without slices, such as those of monitoring; separated by commas", func(c *Config, text string) error {
 			c.WitnessTrusted = nil
 			for name := range strings.SplitSeq(text, ",") {
 				if name = strings.Trim(name, " \t"); name == "" {

@@ -43,8 +43,8 @@ type ContainerCalls struct {
 
 // Events are the Kubernetes Events of this agent. On false: it sends none.
 type Events struct {
-	On                    bool
-	Sent, Failed, Dropped uint64
+	On            bool
+	Sent, Dropped uint64
 }
 
 func outsideRows() []row {
@@ -96,13 +96,13 @@ func outsideRows() []row {
 			})},
 		{"vgpud_frozen_containers", gauge, "Containers that the agent has frozen.", nil,
 			single(func(view View) float64 { return float64(view.Outside.Frozen) })},
-		{"vgpud_events_total", counter, "Kubernetes Events, by what became of them: sent, failed, or dropped because there were too many.", []string{"result"},
+		{"vgpud_events_total", counter, "Kubernetes Events, by what became of them: sent, or dropped (too many, refused, or the API server was away for too long).", []string{"result"},
 			func(view View) []sample {
 				events := view.Outside.Events
 				if !events.On {
 					return nil
 				}
-				return []sample{{[]string{"sent"}, float64(events.Sent)}, {[]string{"failed"}, float64(events.Failed)}, {[]string{"dropped"}, float64(events.Dropped)}}
+				return []sample{{[]string{"sent"}, float64(events.Sent)}, {[]string{"dropped"}, float64(events.Dropped)}}
 			}},
 	}
 }

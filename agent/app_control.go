@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// app_control.go answers on the control socket: what `vgpud top` shows is put together from the last tick, the last round of
+// steering and the last looks, when somebody asks. All of these are immutable, so no loop waits for it.
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/vgpud/vgpud/agent/control"
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+// tickResult is what the last tick saw and decided. Nobody changes it.
+type tickResult struct {
+	snapshot  *monitor.Snapshot
+	decisions decide.Decisions
+	slices    []metrics.SliceCounts
+	since     map[string]time.Time // of the state of each card's health
+}
+
+// openControl makes the socket, if one is configured. An agent whose socket cannot be made works on without it.
+func (a *app) openControl() {
+	if a.config.ControlSocket == "" {
+		return
+	}
+	server := control.New(control.Config{Path: a.config.ControlSocket, View: a.controlView, Thaw: a.thaw, Log: a.baseLog})
+	err := server.Listen()
+	a.noted.change(a.log, subject{stage: stageControl}, err)
+	if err != nil {
+		return
+	}
+	a.control = server
+	a.onClose(func(context.Context) error { return server.Close() })
+}
+
+// controlView is everything that is known now; nil before the first tick.
+func (a *app) controlView() *control.View {
+	tick := a.ticked.Load()
+	if tick == nil {
+		return nil
+	}
+	contention, outside := a.watch.view(), a.outside.view()
+	view := &control.View{
+		Version: control.Version, Time: tick.snapshot.At, Node: a.nodeName(),
+		Agent: control.Agent{Version: a.build.Version, Revision: a.build.Revision, LibraryBuildID: a.build.LibraryBuildID,
+			PID: os.Getpid(), StartTime: a.startedAt},
+		Contention: control.Contention{Mode: a.config.Contention, Preset: a.config.ContentionPreset},
+		Probes: control.Probes{Mode: outside.Probes.Mode, Reason: outside.Probes.Reason, HitCostSeconds: outside.Probes.HitCostSeconds,
+			Libraries: outside.Probes.Libraries},
+	}
+	if view.Contention.Mode == "" {
+		view.Contention.Mode = contentionOff
+	}
+	if view.Contention.Mode == contentionOff {
+		view.Contention.Preset = ""
+	}
+	if a.outside != nil {
+		for _, one := range a.outside.last.Load().probes.Unobservable {
+			view.Probes.Unobservable = append(view.Probes.Unobservable, fmt.Sprintf("%d %s: %s", one.PID, one.Path, one.Reason))
+		}
+	} else {
+		view.Probes.Mode = "off"
+	}
+	for _, gpu := range tick.snapshot.GPUs {
+		view.GPUs = append(view.GPUs, a.controlGPU(gpu, tick, contention))
+	}
+	slices.SortStableFunc(view.GPUs, func(x, y control.GPU) int { return x.Index - y.Index })
+	view.Slices = a.controlSlices(tick, contention)
+	view.Sources = controlSources(tick, outside)
+	a.controlFindings(view)
+	return view
+}
+
+// controlSources are the tick's sources and those of the look from outside.
+func controlSources(tick *tickResult, outside metrics.Outside) []control.Source {
+	var list []control.Source
+	known := map[string]bool{}
+	for _, status := range slices.Concat(tick.snapshot.Sources, outside.Sources) {
+		if !known[status.Name] {
+			known[status.Name] = true
+			list = append(list, control.Source{Name: status.Name, Up: status.Up, Absent: status.Absent, Error: status.Error})
+		}
+	}
+	return list
+}
+
+// controlFindings fills what the witness found, and who is frozen.
+func (a *app) controlFindings(view *control.View) {
+	if a.outside == nil {
+		return
+	}
+	last := a.outside.last.Load()
+	wall, now := a.parts.now(), a.outside.now()
+	for _, finding := range last.findings.List {
+		container := finding.ContainerName
+		if container == "" {
+			container = finding.ContainerID
+		}
+		one := control.Finding{Kind: string(finding.Kind), Since: wall.Add(finding.Since - now), Namespace: finding.Namespace, Pod: finding.Pod,
+			PodUID: finding.PodUID, Container: container, Command: finding.Command, GPUUUID: finding.GPUUUID, Detail: finding.Detail, Action: a.config.Witness}
+		if finding.PID > 0 {
+			one.PIDs = []int{finding.PID}
+		}
+		view.Findings = append(view.Findings, one)
+	}
+	for _, frozen := range a.freezer.View() {
+		view.Frozen = append(view.Frozen, control.Frozen{Container: frozen.Container, Allocations: frozen.Allocations, Namespace: frozen.Namespace,
+			Pod: frozen.Pod, Name: frozen.Name, Since: frozen.Since, Why: frozen.Why})
+	}
+}
+
+// keepTick keeps what a tick came to for those who ask, and since when each card's health is as it is.
+func (a *app) keepTick(snapshot *monitor.Snapshot, decisions decide.Decisions) {
+	result := &tickResult{snapshot: snapshot, decisions: decisions, slices: countSlices(a.server.Slices(), a.books.Held()),
+		since: map[string]time.Time{}}
+	if before := a.ticked.Load(); before != nil {
+		maps.Copy(result.since, before.since)
+	}
+	for _, transition := range decisions.Transitions {
+		result.since[transition.UUID] = snapshot.At
+	}
+	for _, verdict := range decisions.GPUs {
+		if _, known := result.since[verdict.UUID]; !known {
+			result.since[verdict.UUID] = snapshot.At
+		}
+	}
+	a.ticked.Store(result)
+}

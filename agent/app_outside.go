@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// app_outside.go looks at containers from outside, every two seconds: what the driver says that processes hold, which files
+// they see, and what probes counted. decide.Witness says who uses a GPU past what it was given; the freezer does what the
+// operator chose. One goroutine of its own, for the process table is long and the driver may hang.
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/source/bpfevents"
+	"github.com/vgpud/vgpud/agent/source/procs"
+	"github.com/vgpud/vgpud/limiter"
+	"github.com/vgpud/vgpud/plugin"
+)
+
+// outsideEvery is how often containers are looked at from outside: what they do is to be said within ten seconds.
+const outsideEvery = 2 * time.Second
+
+// outsider is the loop. One goroutine runs it; last is for others.
+type outsider struct {
+	log      *slog.Logger
+	witness  bool // else probes alone are read
+	sources  monitor.OutsideSources
+	open     func() probes // attaches the probes; nil: there are none
+	probes   *rememberingProbes
+	policy   decide.WitnessPolicy
+	state    decide.WitnessState
+	steering func() metrics.Steering
+	sharing  func() map[string]monitor.Sharing
+	freezer  *freezer                        // nil: nobody is frozen
+	pods     func() (map[string]bool, error) // that the kubelet keeps, by UID
+	tell     func(decide.Finding)
+	now      func() time.Duration // CLOCK_MONOTONIC
+
+	found map[decide.WitnessKind]uint64
+	noted notes
+	last  atomic.Pointer[outsideLook] // never nil
+}
+
+// outsideLook is what the last look came to. Nobody changes it.
+type outsideLook struct {
+	seen     *monitor.Outside
+	findings decide.Findings
+	found    map[decide.WitnessKind]uint64
+	probes   source.ProbeStatus
+	calls    []metrics.ContainerCalls
+}
+
+// probes are attached, and have to be let go.
+type probes interface {
+	source.Probes
+	Close() error
+}
+
+// rememberingProbes keep the status of the last reading.
+type rememberingProbes struct {
+	probes
+	status source.ProbeStatus
+}
+
+// Calls implements source.Probes.
+func (p *rememberingProbes) Calls(ctx context.Context) (calls []source.Calls, status source.ProbeStatus, err error) {
+	calls, p.status, err = p.probes.Calls(ctx)
+	return calls, p.status, err
+}
+
+// openOutside makes the look from outside, where the witness or the probes are asked for.
+func (a *app) openOutside() {
+	witness, probed := a.config.Witness != "" && a.config.Witness != wordOff, a.config.Probes != "" && a.config.Probes != wordOff
+	if !witness && !probed {
+		return
+	}
+	a.residents = procs.NewResidents(a.parts.procRoot, a.pagesPath, a.mountedFiles, limiter.MonotonicNow)
+	a.outside = a.newOutsider()
+}
+
+// mountedFiles are the files that a process of an allocation is to see.
+func (a *app) mountedFiles(key string) []procs.File {
+	record, held := a.books.Record(key)
+	if !held {
+		return nil
+	}
+	var files []procs.File
+	for _, file := range plugin.MountedFiles(record, libraryDir(a.config)) {
+		files = append(files, procs.File{ContainerPath: file.ContainerPath, HostPath: file.HostPath})
+	}
+	return files
+}
+
+// openProbes attaches the probes.
+func (a *app) openProbes() probes {
+	return bpfevents.Open(bpfevents.Options{Mode: a.config.Probes, Log: a.baseLog.With("component", "probes")})
+}
+
+// newOutsider makes the loop of an agent; it looks at nothing yet.
+func (a *app) newOutsider() *outsider {
+	o := &outsider{log: a.baseLog.With("component", "witness"), witness: a.config.Witness != "" && a.config.Witness != wordOff,
+		policy: witnessPolicy(a.config), now: limiter.MonotonicNow, found: map[decide.WitnessKind]uint64{},
+		steering: func() metrics.Steering { return metrics.Steering{} }, sharing: a.sharing, freezer: a.freezer, pods: a.podsKept, tell: a.tellFinding}
+	if a.steer != nil {
+		o.steering = a.steer.view
+	}
+	if a.config.Probes != "" && a.config.Probes != wordOff {
+		o.open = a.openProbes
+	}
+	o.sources.Residents = a.residents // whose calls the probes count
+	if o.witness {
+		o.sources = monitor.OutsideSources{Memories: a.memories, Residents: a.residents, Ledger: a.sources.Ledger, Pages: a.sources.Pages}
+	}
+	o.last.Store(&outsideLook{seen: &monitor.Outside{}, probes: source.ProbeStatus{Mode: source.ProbesOff, Reason: "not asked for"}})
+	return o
+}
+
+// witnessPolicy is what the configuration says of the witness.
+func witnessPolicy(config Config) decide.WitnessPolicy {
+	policy := decide.DefaultWitnessPolicy()
+	policy.Action = decide.WitnessAction(config.Witness)
+	policy.OverheadBytes, policy.TrustedNamespaces = config.WitnessOverheadBytes, config.WitnessTrusted
+	return policy
+}
+
+// run looks until ctx ends. Probes are attached here: that may take a moment, and the agent does not wait for it.
+func (o *outsider) run(ctx context.Context) error {
+	if o.open != nil {
+		attached := o.open()
+		o.probes = &rememberingProbes{probes: attached}
+		o.sources.Probes = o.probes
+		defer func() { o.noted.change(o.log, subject{stage: stageDetach}, attached.Close()) }()
+	}
+	ticker := time.NewTicker(outsideEvery)
+	defer ticker.Stop()
+	for {
+		o.look(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// look looks and judges once.
+func (o *outsider) look(ctx context.Context) {
+	sources := o.sources
+	sources.Sharing = o.sharing()
+	seen := monitor.CollectOutside(ctx, sources, o.now())
+	if ctx.Err() != nil {
+		return // stopping: what could not be read now means nothing
+	}
+	for _, status := range seen.Sources {
+		if status.Name != monitor.SourceLedger && status.Name != monitor.SourcePages { // of which the tick tells
+			o.noted.change(o.log, subject{stage: stageObserve, source: status.Name}, statusError(status))
+		}
+	}
+	look := &outsideLook{seen: seen, calls: callsByContainer(seen)}
+	if o.probes != nil {
+		look.probes = o.probes.status
+	}
+	if o.witness {
+		look.findings, o.state = decide.Witness(seen, o.steering().Verdicts, o.policy, o.state)
+		o.report(look.findings)
+		o.act(look.findings)
+	}
+	look.found = copyCounts(o.found)
+	o.last.Store(look)
+}
+
+// report logs what begins and what is over, and tells of what begins.
+func (o *outsider) report(findings decide.Findings) {
+	for _, finding := range findings.Begun {
+		o.found[finding.Kind]++
+		o.log.Warn("container uses a GPU past what it was given", findingAttributes(finding)...)
+		o.tell(finding)
+	}
+	for _, finding := range findings.Over {
+		o.log.Info("container no longer uses a GPU past what it was given", findingAttributes(finding)...)
+	}
+}
+
+// findingAttributes name who does what. What is not known is left out.
+func findingAttributes(finding decide.Finding) []any {
+	attributes := []any{"kind", string(finding.Kind)}
+	for _, one := range []struct{ name, value string }{{"namespace", finding.Namespace}, {"pod", finding.Pod}, {"pod_uid", finding.PodUID},
+		{"container", finding.ContainerName}, {"container_id", finding.ContainerID}, {"allocation", finding.Key}, {"gpu", finding.GPUUUID}} {
+		if one.value != "" {
+			attributes = append(attributes, one.name, one.value)
+		}
+	}
+	if finding.PID > 0 {
+		attributes = append(attributes, "pid", finding.PID, "command", finding.Command)
+	}
+	return append(attributes, "detail", finding.Detail)
+}
+
+// statusError is what is wrong with a source; nil where it is absent or up.
+func statusError(status monitor.SourceStatus) error {
+	if status.Up || status.Absent {
+		return nil
+	}
+	return sourceFault(status.Error)
+}
+
+// sourceFault is a fault whose text is all that is known of it.
+type sourceFault string
+
+// Error implements error.
+func (f sourceFault) Error() string { return string(f) }
+
+func copyCounts(counts map[decide.WitnessKind]uint64) map[decide.WitnessKind]uint64 {
+	copied := make(map[decide.WitnessKind]uint64, len(counts))
+	for kind, count := range counts {
+		copied[kind] = count
+	}
+	return copied
+}
+
+// callsByContainer sums what the probes counted over the control groups of each container, as far as it is known whose they
+// are: of containers with a process that uses a GPU. The names are those of the allocation, or else of what the control
+// group's path tells.
+func callsByContainer(seen *monitor.Outside) []metrics.ContainerCalls {
+	owners := map[string]monitor.Owner{}
+	for _, allocation := range seen.Allocations {
+		owners[allocation.Key] = allocation.Owner
+	}
+	type names struct{ namespace, pod, container string }
+	groups := map[uint64]names{}
+	for _, process := range seen.Processes {
+		if _, named := groups[process.Container.CgroupID]; named || process.Container.CgroupID == 0 {
+			continue
+		}
+		who := names{process.Container.Namespace, cmp.Or(process.Container.Pod, process.Container.PodUID), process.Container.ID}
+		for _, key := range process.Keys {
+			if owner := owners[key]; owner.Pod != "" && owner.PodUID == process.Container.PodUID {
+				who = names{owner.Namespace, owner.Pod, owner.Container}
+			}
+		}
+		groups[process.Container.CgroupID] = who
+	}
+	sums := map[names]monitor.Calls{}
+	for group, calls := range seen.Calls {
+		if who, known := groups[group]; known {
+			sums[who] = addCalls(sums[who], calls)
+		}
+	}
+	var list []metrics.ContainerCalls
+	for who, calls := range sums {
+		list = append(list, metrics.ContainerCalls{Namespace: who.namespace, Pod: who.pod, Container: who.container, Calls: calls})
+	}
+	slices.SortFunc(list, func(a, b metrics.ContainerCalls) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container))
+	})
+	return list
+}
+
+func addCalls(a, b monitor.Calls) monitor.Calls {
+	add := func(a *monitor.Count, b monitor.Count) {
+		a.Calls, a.Bytes, a.Time = a.Calls+b.Calls, a.Bytes+b.Bytes, a.Time+b.Time
+	}
+	for direction := range a.Copies {
+		add(&a.Copies[direction], b.Copies[direction])
+	}
+	add(&a.UntoldCopies, b.UntoldCopies)
+	add(&a.Allocations, b.Allocations)
+	add(&a.Stalls, b.Stalls)
+	a.Contexts, a.Ioctls, a.Exits, a.Missed = a.Contexts+b.Contexts, a.Ioctls+b.Ioctls, a.Exits+b.Exits, a.Missed+b.Missed
+	return a
+}
+
+// view is the last look, for the metrics. A nil outsider does not look.
+func (o *outsider) view() metrics.Outside {
+	if o == nil {
+		return metrics.Outside{}
+	}
+	last := o.last.Load()
+	return metrics.Outside{On: true, Sources: last.seen.Sources, Containers: last.calls, Findings: last.findings.List, Found: last.found,
+		Unaccounted: last.findings.UnaccountedBytes, Frozen: len(o.freezer.View()),
+		Probes: metrics.Probes{Mode: string(last.probes.Mode), Reason: last.probes.Reason, HitCostSeconds: last.probes.HitCost.Seconds(),
+			Libraries: last.probes.Libraries, Unobservable: len(last.probes.Unobservable)}}
+}
