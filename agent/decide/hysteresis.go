@@ -232,8 +232,11 @@ func (s *healthStep) look(g gpuContention, w weight) gpuContention {
 	g.blind, g.severity = 0, w.severity
 	switch {
 	case w.bad:
-		g.bad, g.good = g.bad+passed, 0
-		g.streak = g.streak.add(w, s.now-passed)
+		g.good = 0
+		g.streak = g.streak.add(w, s.now-passed, g.streak.idleWith(w, passed, s.policy))
+		if g.bad += passed; g.streak.periods == 0 {
+			g.bad = 0
+		}
 	case w.good:
 		g.bad, g.good, g.streak = 0, g.good+passed, streak{}
 	default:

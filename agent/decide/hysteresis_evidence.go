@@ -6,6 +6,7 @@ package decide
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -47,15 +48,35 @@ type streak struct {
 	suspects map[string]float64 // confidence by antagonist, summed over the periods; nothing in it is changed
 	victim   string
 	last     Strain
+	idle     int // last periods in a row in which the victim lost little
 }
 
-// add takes a bad period in that began at from.
-func (s streak) add(w weight, from time.Duration) streak {
+// A pressure stays high for long after what made it has ended. Where a victim has lost little in each of the last fadePeriods,
+// its streak is over, however high the pressure is.
+const fadePeriods = 4
+
+// idleWith is what idle becomes with a bad period. What was lost in it follows from how the average over 10 s has moved.
+func (s streak) idleWith(w weight, passed time.Duration, policy HealthPolicy) int {
+	if w.victim != s.victim || w.worst.Resource != s.last.Resource || passed != contentionPeriod {
+		return 0
+	}
+	kept := math.Exp(-contentionPeriod.Seconds() / 10)
+	if lost := (w.worst.Avg10 - kept*s.last.Avg10) / (1 - kept); lost >= policy.Below {
+		return 0
+	}
+	return s.idle + 1
+}
+
+// add takes a bad period in that began at from. The streak has no periods when it is over with it.
+func (s streak) add(w weight, from time.Duration, idle int) streak {
+	if idle >= fadePeriods {
+		return streak{victim: w.victim, last: w.worst, idle: idle}
+	}
 	if s.periods == 0 {
-		s.since = from
+		s.since, s.suspects = from, nil
 	}
 	s.periods++
-	s.victim, s.last = w.victim, w.worst
+	s.victim, s.last, s.idle = w.victim, w.worst, idle
 	if w.worst.Antagonist != "" {
 		suspects := maps.Clone(s.suspects)
 		if suspects == nil {

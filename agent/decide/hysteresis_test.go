@@ -108,8 +108,9 @@ func TestPresetsNeverFlapAndDetectInTime(t *testing.T) {
 		{"fast", FastHealthPolicy(), "quiet", quietLoad, 0, 0},
 		{"fast", FastHealthPolicy(), "mild", mild, 0, 0},
 		{"fast", FastHealthPolicy(), "bursts 10 s/min", bursts, 0, 0},
-		{"fast", FastHealthPolicy(), "burst 30 s/5 min", longBurst, 0, 10},
-		{"fast", FastHealthPolicy(), "oscillation 20 s", halfSwing, 0, 0},
+		{"fast", FastHealthPolicy(), "burst 30 s/5 min", longBurst, 0, 0},
+		{"fast", FastHealthPolicy(), "oscillation 20 s at 60 %", halfSwing, 0, 0},
+		{"fast", FastHealthPolicy(), "oscillation 20 s", swings, 0, 0},
 		{"fast", FastHealthPolicy(), "sustained 35 %", sustained, 84 * time.Second, 0},
 		{"fast", FastHealthPolicy(), "severe 70 %", severe, 50 * time.Second, 0},
 	} {
