@@ -49,9 +49,10 @@ type actor struct {
 	stalls  time.Duration
 	waits   float64 // part of the time that its launches wait for its share
 
-	squeeze float64 // by how much DRAM that is used up slows its kernels
-	used    float64 // of the DRAM's peak, exactly, in the last step
-	did     float64 // of the card's time
+	turns   *rand.Rand // samples hold others' turns now and then; nil: never
+	squeeze float64    // by how much DRAM that is used up slows its kernels
+	used    float64    // of the DRAM's peak, exactly, in the last step
+	did     float64    // of the card's time
 }
 
 // scene is a card and its actors.
@@ -66,6 +67,7 @@ type scene struct {
 	noise   float64    // of counters, relative
 	lag     time.Duration
 	reach   float64 // what DRAM can do, of its peak; 0: no bound, what the test prescribes is what happens
+	perByte float64 // part of the DRAM's peak per byte per second that is copied within the card, read and written
 	noGPM   bool
 	policy  ContentionPolicy
 	state   ContentionState
@@ -118,6 +120,7 @@ func (s *scene) step(passed time.Duration) {
 	for _, a := range s.actors {
 		before := a.copies
 		a.act(s.now, passed, s.random)
+		a.used += s.perByte * float64(a.copies[monitor.DeviceToDevice]-before[monitor.DeviceToDevice]) / passed.Seconds()
 		dram += a.used
 		s.truth[a.key] = fade(s.truth[a.key], a.used, passed, shareOver)
 		busy += a.did
@@ -216,6 +219,11 @@ func (a *actor) act(now, passed time.Duration, random *rand.Rand) {
 		for w.samples < w.operations/w.every {
 			w.samples++
 			d := time.Duration(float64(w.takes) * slower * max(0.5, 1+w.jitter*random.NormFloat64()))
+			if a.turns != nil { // a turn of each of two others for each of its own, of 2 ms
+				for left := float64(d)/float64(2*ms) + a.turns.Float64(); left >= 1; left-- {
+					d += time.Duration(2+a.turns.Intn(3)) * ms
+				}
+			}
 			w.time += d
 			w.recent = append(w.recent, d)
 			w.moved += w.bytes
