@@ -9,6 +9,7 @@
 
 #include "core/sys.h"
 #include "spin.h"
+#include "where.h"
 
 enum { STRIPE_COUNT = 64, FIRST_CAPACITY = 128 };
 
@@ -18,6 +19,8 @@ struct stripe {
   uint64_t capacity; /* a power of two, or 0 */
   struct vgpu_block *blocks;
 } __attribute__((aligned(VGPU_CACHE_LINE_BYTES)));
+
+uint32_t vgpu_where_generation; /* here, since what addresses are changes here */
 
 static struct stripe stripes[STRIPE_COUNT];
 
@@ -70,6 +73,7 @@ static void erase(struct stripe *stripe, struct vgpu_block *block) {
   }
   stripe->blocks[hole].block_class = VGPU_BLOCK_NONE;
   stripe->count--;
+  vgpu_where_changed();
 }
 
 int vgpu_block_put(const struct vgpu_block *block) {
@@ -81,6 +85,7 @@ int vgpu_block_put_over(const struct vgpu_block *block, struct vgpu_block *old) 
   struct stripe *stripe = stripe_of(hash_of(block->key));
   int result = 0;
   old->block_class = VGPU_BLOCK_NONE;
+  vgpu_where_changed();
   vgpu_spin_lock(&stripe->lock);
   if (stripe->count * 2 >= stripe->capacity) result = grow(stripe);
   if (stripe->count + 1 < stripe->capacity) {

@@ -7,13 +7,20 @@
  */
 #include "launches.h"
 #include "table.h"
+#include "watch.h"
 
 /* `meant` is the stream that the program's `stream` means. */
 static inline CUresult launch_graph(__typeof__(&cuGraphLaunch) real, CUgraphExec graph, CUstream stream,
                                     CUstream meant) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   struct vgpu_device *device = vgpu_launch_device(meant);
-  if (!device) return real(graph, stream);
+  if (!device) {
+    uint32_t due = vgpu_watch_due();
+    if (due == 0) return real(graph, stream);
+    struct vgpu_watched watched;
+    vgpu_watch_begin(&watched, graph, true, 0, 0, meant, due);
+    return vgpu_watch_end(&watched, real(graph, stream));
+  }
   struct vgpu_launch launch;
   vgpu_launch_begin(&launch, device, NULL, graph, 0, 0, meant);
   return vgpu_launch_end(&launch, real(graph, stream));

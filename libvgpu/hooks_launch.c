@@ -7,6 +7,7 @@
 #include "claim.h"
 #include "launches.h"
 #include "table.h"
+#include "watch.h"
 
 enum { LIST_MAX = 64 /* kernels of one multi-device launch: one a device */ };
 
@@ -25,7 +26,14 @@ static inline uint64_t product(unsigned int x, unsigned int y, unsigned int z) {
 static inline CUresult launch_kernel(__typeof__(&cuLaunchKernel) real, CUstream meant, KERNEL_PARAMETERS) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   struct vgpu_device *device = vgpu_launch_device(meant);
-  if (!device) return real(KERNEL_ARGUMENTS);
+  if (!device) {
+    uint32_t due = vgpu_watch_due();
+    if (due == 0) return real(KERNEL_ARGUMENTS);
+    struct vgpu_watched watched;
+    vgpu_watch_begin(&watched, function, false, product(grid_x, grid_y, grid_z),
+                     (uint32_t)product(block_x, block_y, block_z), meant, due);
+    return vgpu_watch_end(&watched, real(KERNEL_ARGUMENTS));
+  }
   struct vgpu_launch launch;
   vgpu_launch_begin(&launch, device, function, function, product(grid_x, grid_y, grid_z),
                     (uint32_t)product(block_x, block_y, block_z), meant);
@@ -55,7 +63,14 @@ static inline CUresult launch_extended(__typeof__(&cuLaunchKernelEx) real, const
                                        CUfunction function, void **parameters, void **extra, CUstream meant) {
   if (!real) return CUDA_ERROR_NOT_INITIALIZED;
   struct vgpu_device *device = config ? vgpu_launch_device(meant) : NULL;
-  if (!device) return real(config, function, parameters, extra);
+  if (!device) {
+    uint32_t due = config ? vgpu_watch_due() : 0;
+    if (due == 0) return real(config, function, parameters, extra);
+    struct vgpu_watched watched;
+    vgpu_watch_begin(&watched, function, false, product(config->grid_x, config->grid_y, config->grid_z),
+                     (uint32_t)product(config->block_x, config->block_y, config->block_z), meant, due);
+    return vgpu_watch_end(&watched, real(config, function, parameters, extra));
+  }
   struct vgpu_launch launch;
   vgpu_launch_begin(&launch, device, function, function, product(config->grid_x, config->grid_y, config->grid_z),
                     (uint32_t)product(config->block_x, config->block_y, config->block_z), meant);

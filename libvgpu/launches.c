@@ -202,7 +202,9 @@ void vgpu_launch_mark(struct vgpu_launch *launch, CUstream stream) {
 }
 
 __attribute__((noinline, cold)) void vgpu_launch_prepare(struct vgpu_launch *launch, const struct vgpu_device *device,
-                                                         const struct vgpu_cost *cost, CUstream stream) {
+                                                         const struct vgpu_cost *cost, CUfunction named,
+                                                         CUstream stream) {
+  launch->is_graph = named == NULL;
   if (__atomic_load_n(&cost->flags, __ATOMIC_RELAXED) & VGPU_COST_COLLECTIVE) {
     vgpu_group_enter(device->ordinal);
   } else if (__atomic_load_n(&vgpu_group_count, __ATOMIC_RELAXED) != 0) {
@@ -213,8 +215,11 @@ __attribute__((noinline, cold)) void vgpu_launch_prepare(struct vgpu_launch *lau
 
 /* The driver took the launch. True: it is being measured, and settled then. */
 static bool end_mark(const struct vgpu_launch *launch) {
-  struct vgpu_marked marked = {
-      .pacer = launch->pacer, .ticket = launch->ticket, .launched_ns = launch->called_ns, .extra_ns = launch->extra_ns};
+  struct vgpu_marked marked = {.pacer = launch->pacer,
+                               .ticket = launch->ticket,
+                               .launched_ns = launch->called_ns,
+                               .extra_ns = launch->extra_ns,
+                               .is_graph = launch->is_graph};
   if (launch->ticket.first) marked.called_ns = vgpu_now_ns() - launch->called_ns;
   return vgpu_mark_end(launch->mark, launch->stream, &marked);
 }

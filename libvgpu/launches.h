@@ -29,6 +29,7 @@ struct vgpu_launch {
   CUstream stream;
   uint64_t called_ns; /* when the driver was called, if it is being measured */
   uint64_t extra_ns;  /* what was charged beside the ticket */
+  bool is_graph;      /* of one that is being measured */
 };
 
 /* The device that `stream` is on, asked of the driver: graphs and kernels of libraries run in the context of the stream,
@@ -53,9 +54,9 @@ void vgpu_launch_admit(struct vgpu_launch *launch, struct vgpu_device *device, s
 /* Begins to measure a launch whose ticket says so, if that can be done. */
 void vgpu_launch_mark(struct vgpu_launch *launch, CUstream stream);
 
-/* What else there is to do for a launch that was admitted: groups of collectives, and measuring. */
+/* What else there is to do for a launch that was admitted: groups of collectives, and measuring. `named` as above. */
 void vgpu_launch_prepare(struct vgpu_launch *launch, const struct vgpu_device *device, const struct vgpu_cost *cost,
-                         CUstream stream);
+                         CUfunction named, CUstream stream);
 
 /* `function` is a function or an executable graph. */
 static inline void vgpu_launch_begin(struct vgpu_launch *launch, struct vgpu_device *device, CUfunction named,
@@ -71,7 +72,7 @@ static inline void vgpu_launch_begin(struct vgpu_launch *launch, struct vgpu_dev
   uint32_t is_collective = __atomic_load_n(&cost->flags, __ATOMIC_RELAXED) & VGPU_COST_COLLECTIVE;
   uint32_t in_group = __atomic_load_n(&vgpu_group_count, __ATOMIC_RELAXED);
   if (__builtin_expect(launch->ticket.sample | is_collective | in_group, 0)) {
-    vgpu_launch_prepare(launch, device, cost, stream);
+    vgpu_launch_prepare(launch, device, cost, named, stream);
   }
 }
 

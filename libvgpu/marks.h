@@ -2,10 +2,7 @@
  * Copyright The vgpud Authors
  *
  * marks.h - how long launches take on the GPU: two events of the driver around a launch, on its own stream, looked at
- * later. Nobody ever waits for one.
- *
- * The driver calls made here are those that are harmless for the program: creating, recording and asking events of
- * our own; none while something captures (holds.h). An error means that there is no measurement, and goes nowhere.
+ * later (pairs.h). Nobody ever waits for one.
  */
 #ifndef VGPU_MARKS_H
 #define VGPU_MARKS_H
@@ -14,6 +11,7 @@
 
 #include "core/pace.h"
 #include "include/cuda_api.h"
+#include "samples.h"
 
 struct vgpu_mark;
 
@@ -30,6 +28,7 @@ struct vgpu_marked {
   uint64_t launched_ns; /* before the driver's call */
   uint64_t called_ns;   /* how long the call took, for a first launch, else 0 */
   uint64_t extra_ns;    /* what was charged beside the ticket; given back when the launch is measured */
+  bool is_graph;
 };
 
 /* The launch went well: records the second event; the ticket's cost is learnt once the GPU has passed it, at the latest when
@@ -45,9 +44,13 @@ unsigned vgpu_marks_harvest(bool all);
 /* Whether as many launches are being measured as can be at a time. */
 bool vgpu_marks_are_exhausted(void);
 
-/* Pairs of one context, bit by pair. */
+/* Has what is measured paid for, and told, when the program exits. */
+void vgpu_marks_register_exit(void);
+
+/* Pairs of one context, bit by pair, and what samples.h has of it. */
 struct vgpu_parked {
   uint64_t under_way, idle;
+  struct vgpu_parked_samples samples;
 };
 
 /* The context may be about to end, and its events with it: until one of the other two is called, nobody touches them. */

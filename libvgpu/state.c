@@ -197,6 +197,8 @@ static void fill_device(struct vgpu_device *device, const uint8_t *bytes, const 
       if (is_it) device->places[device->place_count++] = (struct vgpu_place){book, j};
     }
   }
+  const struct vgpu_place *first = &device->places[0];
+  device->traffic = device->place_count > 0 ? vgpu_traffic_of(first->book, first->index) : NULL;
 }
 
 void vgpu_device_find(struct vgpu_device *device, const char *uuid, int container_index) {

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "core/pace.h"
+#include "core/traffic.h"
 #include "include/cuda_api.h"
 
 enum {
@@ -44,6 +45,7 @@ struct vgpu_device {
   uint64_t pool_chunk_bytes; /* atomic; learnt: pools grow by multiples of this */
   CUdevice ordinal;
   int container_index;                       /* < 0: unknown */
+  struct vgpu_usage_traffic *traffic;        /* of the first of `places`, where all is counted; NULL: there is none */
   uint32_t pacer_count;                      /* as many as places; 0: GPU time is not limited */
   struct vgpu_pacer pacers[VGPU_MAX_PLACES]; /* of the books in `places`; what one allows is allowed */
 };
@@ -105,10 +107,26 @@ static inline bool vgpu_device_is_paced(const struct vgpu_device *device) {
  * device, in one book, and the environment limits nothing); a word that says no where nothing is limited. NULL. Atomic. */
 extern const uint32_t *vgpu_only_compute_mode;
 
-/* Whether a launch is free by one look at that word. False: it may be all the same. */
+/* Launches that are not limited (watch.h). Counts are lost when threads race. Atomic. */
+extern uint32_t vgpu_watch_count;
+extern uint32_t vgpu_watch_part; /* of all, as a part of 2^32, are measured */
+
+static inline bool vgpu_watch_is_now(uint32_t count) {
+  return count * 0x9e3779b1u < __atomic_load_n(&vgpu_watch_part, __ATOMIC_RELAXED); /* evenly spread */
+}
+
+/* Counts a launch. True: it is to be measured. */
+static inline bool vgpu_watch_counts(void) {
+  uint32_t count = __atomic_load_n(&vgpu_watch_count, __ATOMIC_RELAXED) + 1;
+  __atomic_store_n(&vgpu_watch_count, count, __ATOMIC_RELAXED);
+  return vgpu_watch_is_now(count);
+}
+
+/* Whether a launch is free by one look at that word, and is not to be measured. False: it may be free all the same. */
 static inline bool vgpu_launch_is_free(void) {
   const uint32_t *mode = __atomic_load_n(&vgpu_only_compute_mode, __ATOMIC_RELAXED);
-  return __builtin_expect(mode && __atomic_load_n(mode, __ATOMIC_RELAXED) == VGPU_COMPUTE_NONE, 1);
+  bool is_free = mode && __atomic_load_n(mode, __ATOMIC_RELAXED) == VGPU_COMPUTE_NONE;
+  return __builtin_expect(is_free && !vgpu_watch_counts(), 1);
 }
 
 struct vgpu_device *vgpu_device_current_slow(CUresult *why);

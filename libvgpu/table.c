@@ -11,7 +11,7 @@
 #include "modules.h"
 #include "text.h"
 
-enum { REQUIRED, OPTIONAL, INDEX_SIZE = 256 };
+enum { REQUIRED, OPTIONAL, INDEX_SIZE = 512 };
 
 void *vgpu_real_slots[VGPU_NAME_COUNT];
 
@@ -34,7 +34,7 @@ static const uint8_t needs[VGPU_HOOK_COUNT] = {
 /* Hash of a hook's name → its index + 1; filled on the first look-up, by every thread alike. */
 static uint8_t name_index[INDEX_SIZE];
 static int name_index_ready;
-_Static_assert(VGPU_HOOK_COUNT < INDEX_SIZE / 2, "the index is sparse and its entries are bytes");
+_Static_assert(VGPU_HOOK_COUNT < INDEX_SIZE / 2 && VGPU_HOOK_COUNT < UINT8_MAX, "sparse, and of bytes");
 
 static unsigned name_hash(const char *name) {
   uint32_t hash = 5381;

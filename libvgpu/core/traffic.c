@@ -17,7 +17,7 @@
 #define SAMPLE_MAX_NS ((uint64_t)86400 * 1000000000) /* above: no clock measured that */
 #define MIX ((uint64_t)0x9e3779b97f4a7c15ULL)
 
-enum { QUARTERS_PER_OCTAVE = 4, OLDEST_HALVINGS = 63 };
+enum { SIZE_BITS = 3 /* eighths of an octave */, OLDEST_HALVINGS = 63 };
 
 struct vgpu_usage_traffic *vgpu_traffic_of(const struct vgpu_book *book, uint32_t device) {
   if (!book->has_traffic || device >= book->device_count) {
@@ -43,9 +43,9 @@ uint64_t vgpu_traffic_id(uint64_t key, uint64_t salt) {
 }
 
 uint64_t vgpu_traffic_copy_id(enum vgpu_direction direction, bool is_async, uint64_t bytes) {
-  uint64_t octave = bytes < QUARTERS_PER_OCTAVE ? 0 : 63 - (uint64_t)__builtin_clzll(bytes);
-  uint64_t quarter = octave < 2 ? bytes : bytes >> (octave - 2) & (QUARTERS_PER_OCTAVE - 1);
-  return vgpu_traffic_id(octave << 8 | quarter << 4 | (uint64_t)direction << 1 | is_async, 0);
+  uint64_t octave = bytes == 0 ? 0 : 63 - (uint64_t)__builtin_clzll(bytes);
+  uint64_t eighth = octave < SIZE_BITS ? 0 : bytes >> (octave - SIZE_BITS) & ((1 << SIZE_BITS) - 1);
+  return vgpu_traffic_id(octave << 8 | eighth << 4 | (uint64_t)direction << 1 | is_async, 0);
 }
 
 /* What a class is kept for, now, within bounds whatever the page says. */

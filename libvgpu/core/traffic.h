@@ -47,7 +47,7 @@ struct vgpu_sample {
 
 void vgpu_traffic_sample(struct vgpu_usage_traffic *traffic, const struct vgpu_sample *sample, uint64_t now_ns);
 
-/* The id of copies of about `bytes` (a quarter of an octave) one way: the same in every process. */
+/* The id of copies of about `bytes` (an eighth of an octave) one way: the same in every process. */
 uint64_t vgpu_traffic_copy_id(enum vgpu_direction direction, bool is_async, uint64_t bytes);
 
 /* The id of what a process, told by `salt`, knows under `key`. */

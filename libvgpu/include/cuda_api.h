@@ -52,6 +52,8 @@ typedef int CUdriverProcAddressQueryResult;
 enum {
   CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT = 14,
   CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+  CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
   CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
   CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
   CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
@@ -258,8 +260,6 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned in
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxSynchronize_v2(CUcontext context);
 CUresult cuEventSynchronize(CUevent event);
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
-CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuEventQuery(CUevent event);
@@ -305,5 +305,7 @@ CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 
 #pragma GCC visibility pop
+
+#include "cuda_copy_api.h"
 
 #endif

@@ -4,7 +4,7 @@
  * fake_gpu.h - a driver of two devices on which kernels only take time, for what has to be counted: it logs every call
  * that it gets, with the stream, and has every way to launch, also those that only newer drivers have. All work of a
  * device is done in the order of the launches. A kernel "name_N" takes N microseconds; a graph has one kernel for each
- * launch into its capture. Works after a fork. What the test program reads and sets comes first; the rest is the driver's.
+ * launch into its capture. It has every call that copies. Works after a fork. What the test program reads and sets comes first; the rest is the driver's.
  */
 #ifndef VGPU_TEST_FAKE_GPU_H
 #define VGPU_TEST_FAKE_GPU_H
@@ -14,7 +14,7 @@
 
 #include "../include/cuda_api.h"
 
-enum { FAKE_DEVICES = 2, FAKE_LOG = 1 << 16 };
+enum { FAKE_DEVICES = 2, FAKE_LOG = 1 << 16, FAKE_DEVICE_SHIFT = 38 /* of the addresses of memory */ };
 
 struct fake_call {
   const char *name;

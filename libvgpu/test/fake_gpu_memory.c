@@ -14,7 +14,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
   NOTE(NULL);
   static CUdeviceptr next = 1 << 20;
-  *pointer = __atomic_fetch_add(&next, bytes, __ATOMIC_RELAXED);
+  CUdeviceptr device = fake_current ? (CUdeviceptr)fake_current->device : 0;
+  *pointer = __atomic_fetch_add(&next, bytes, __ATOMIC_RELAXED) | device << FAKE_DEVICE_SHIFT;
   return CUDA_SUCCESS;
 }
 

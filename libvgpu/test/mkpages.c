@@ -2,7 +2,7 @@
  * Copyright The vgpud Authors
  *
  * mkpages.c - makes an allocation's pages for tests: mkpages DIRECTORY KEY UUID=BYTES[,PERCENT[,MODE]]...
- * MODE is that of enum vgpu_compute_mode, hard unless given; no PERCENT: GPU time is not limited. Prints nothing. The real ones are made by the agent; the layout is the same header's.
+ * MODE is that of enum vgpu_compute_mode, hard unless given; no PERCENT: GPU time is not limited. With ABI=2 in the environment, of that version. Prints nothing. The real ones are made by the agent; the layout is the same header's.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../core/quota.h"
+#include "../core/page.h"
 
 static int write_file(const char *directory, const char *name, const void *bytes, size_t size, mode_t mode) {
   char path[4096];
@@ -44,7 +44,9 @@ int main(int argc, char **argv) {
   uint32_t count = (uint32_t)(argc - 3);
   if (argc < 4 || count > VGPU_MAX_DEVICES) return 2;
   limits.page.magic = VGPU_LIMITS_MAGIC;
-  limits.page.abi_version = VGPU_ABI_VERSION;
+  const char *wanted = getenv("ABI");
+  uint32_t version = wanted ? (uint32_t)atoi(wanted) : VGPU_ABI_VERSION;
+  limits.page.abi_version = version;
   limits.page.page_bytes = VGPU_LIMITS_PAGE_BYTES;
   limits.page.device_count = count;
   limits.page.epoch = 1;
@@ -58,9 +60,9 @@ int main(int argc, char **argv) {
     limits.page.devices[i].memory_limit_bytes = strtoull(value + 1, &value, 10);
     set_share(&limits.page.devices[i], value);
   }
-  size_t usage_bytes = vgpu_usage_page_bytes(count, VGPU_ABI_VERSION);
+  size_t usage_bytes = vgpu_usage_page_bytes(count, version);
   void *usage = calloc(1, usage_bytes);
-  vgpu_usage_init(usage, count);
+  vgpu_usage_repair(usage, count, version);
   mkdir(argv[1], 0755);
   return write_file(argv[1], "limits", &limits, sizeof(limits), 0644) ||
          write_file(argv[1], "usage", usage, usage_bytes, 0666);

@@ -122,7 +122,8 @@ static const struct request requests[] = {
     {"cuGraphLaunch", 11000, 2, "cuGraphLaunch_ptsz", 1},
     {"cuGraphExecUpdate", 12000, 0, "cuGraphExecUpdate_v2", 1},
     {"cuStreamBeginCapture", 11000, 0, "cuStreamBeginCapture_v2", 1},
-    {"cuMemcpyHtoD", 11000, 0, "cuMemcpyHtoD_v2", 0},
+    {"cuMemcpyHtoD", 11000, 0, "cuMemcpyHtoD_v2", 1},
+    {"cuMemsetD8", 11000, 0, "cuMemsetD8_v2", 0},
     {"cuMemAlloc_v2", 12000, 0, NULL, 0},
     {"cuNoSuchThing", 12000, 0, NULL, 0},
 };

@@ -12,7 +12,7 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-enum { CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2, CU_POINTER_ATTRIBUTE_IS_MANAGED = 8 };
+enum { CU_POINTER_ATTRIBUTE_IS_MANAGED = 8 };
 
 CUresult cuInit(unsigned int flags);
 CUresult cuDeviceGet(CUdevice *device, int ordinal);
@@ -26,7 +26,6 @@ CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags);
 CUresult cuGraphUpload(CUgraphExec graph, CUstream stream);
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
 CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **values, CUdeviceptr pointer);
 
 nvmlReturn_t nvmlInit_v2(void);

@@ -41,6 +41,16 @@ static void launch(int count) {
   }
 }
 
+/* Of one cache line: the copy itself is next to nothing. */
+static void copy(int count) {
+  static CUdeviceptr device;
+  static char host[64];
+  if (!device && cuMemAlloc_v2(&device, 1 << 20) != CUDA_SUCCESS) exit(3);
+  for (int i = 0; i < count; i++) {
+    if (cuMemcpyHtoDAsync_v2(device, host, sizeof(host), NULL) != CUDA_SUCCESS) exit(3);
+  }
+}
+
 static void unhooked(int count) {
   CUcontext context;
   for (int i = 0; i < count; i++) {
@@ -76,8 +86,8 @@ struct call {
 };
 
 static const struct call calls[] = {
-    {"alloc_free", alloc_free, 20000}, {"query", query, 20000}, {"launch", launch, 500}, {"graph", launch_graph, 500},
-    {"unhooked", unhooked, 200000},    {"pool", pool, 20000},   {"refuse", refuse, 5000}};
+    {"alloc_free", alloc_free, 20000}, {"query", query, 20000}, {"launch", launch, 500},  {"graph", launch_graph, 500},
+    {"unhooked", unhooked, 200000},    {"pool", pool, 20000},   {"refuse", refuse, 5000}, {"copy", copy, 5000}};
 
 static double cpu_ns(void) {
   struct timespec time;
@@ -108,21 +118,21 @@ static int compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Prints the quantile `q` of each round of launches, by the clock. On the driver that logs its calls: of the launches with
+/* Prints the quantile `q` of each round of launches (or copies), by the clock. On the driver that logs its calls: of those with
  * which nothing else was called, or of the others. */
-static void time_each(int rounds, double q, bool others) {
+static void time_each(void (*call)(int count), int rounds, double q, bool others) {
   enum { LAUNCHES = 500 };
   static double times[LAUNCHES];
   const uint64_t *driver_calls = dlsym(RTLD_DEFAULT, "fake_calls");
   double scale = ns_per_tick();
-  launch(2000); /* the estimate is steady */
+  call(2000); /* the estimate is steady */
   while (rounds-- > 0) {
     int count = 0;
     cuCtxSynchronize();
     usleep(2000); /* credit comes back */
     for (int i = 0; i < LAUNCHES; i++) {
       uint64_t before = driver_calls ? *driver_calls : 0, begun = ticks();
-      launch(1);
+      call(1);
       uint64_t ended = ticks();
       bool is_other = driver_calls && *driver_calls - before != 1;
       if (is_other == others) times[count++] = (double)(ended - begun) * scale;
@@ -196,9 +206,11 @@ int main(int argc, char **argv) {
   kernel = kernel_named(is_wake ? "bench_150us" : is_wait ? "bench_100000us" : "bench_0us");
   if (is_wake) return time_wakes(rounds), 0;
   if (is_wait) return time_waits(rounds), 0;
-  if (strcmp(name, "launch_p50") == 0) return time_each(rounds, 0.5, false), 0;
-  if (strcmp(name, "launch_p99") == 0) return time_each(rounds, 0.99, false), 0;
-  if (strcmp(name, "launch_measured") == 0) return time_each(rounds, 0.5, true), 0;
+  if (strcmp(name, "launch_p50") == 0) return time_each(launch, rounds, 0.5, false), 0;
+  if (strcmp(name, "launch_p99") == 0) return time_each(launch, rounds, 0.99, false), 0;
+  if (strcmp(name, "launch_measured") == 0) return time_each(launch, rounds, 0.5, true), 0;
+  if (strcmp(name, "copy_p50") == 0) return time_each(copy, rounds, 0.5, false), 0;
+  if (strcmp(name, "copy_p99") == 0) return time_each(copy, rounds, 0.99, false), 0;
   for (unsigned i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
     if (strcmp(calls[i].name, name) == 0) return time_rounds(&calls[i], rounds), 0;
   }
