@@ -87,16 +87,19 @@ type app struct {
 	events    *events.Recorder // nil: no Events
 	control   *control.Server  // nil: no socket
 	startedAt time.Time
-	ticked    atomic.Pointer[tickResult]               // nil before the first tick
-	oldest    atomic.Pointer[map[string]time.Duration] // when the oldest process of each allocation started, CLOCK_MONOTONIC; of the last tick
-	publish   *publisher                               // nil: no metrics file
-	policy    decide.Policy
-	state     decide.State
-	build     metrics.Build
-	parts     parts
-	noted     notes
-	started   bool
-	closers   []func(context.Context) error // in the order of starting
+	ticked    atomic.Pointer[tickResult] // nil before the first tick
+
+	untold       int                                      // ticks since the last one that is in the metrics file, and one; 0: none is
+	toldRevision uint64                                   // of the books, then
+	oldest       atomic.Pointer[map[string]time.Duration] // when the oldest process of each allocation started, CLOCK_MONOTONIC; of the last tick
+	publish      *publisher                               // nil: no metrics file
+	policy       decide.Policy
+	state        decide.State
+	build        metrics.Build
+	parts        parts
+	noted        notes
+	started      bool
+	closers      []func(context.Context) error // in the order of starting
 }
 
 // runAgent builds the daemon, runs it until ctx ends, and stops it. A nil error is an orderly stop.

@@ -62,14 +62,14 @@ func (l *logBuffer) String() string {
 
 // node is a machine with a kubelet, two cards and the directories of an agent.
 type node struct {
-	t       *testing.T
+	t       testing.TB
 	config  Config
 	kubelet *kubelettest.Kubelet
 	gpus    *fake.GPUs
 	parts   parts
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs last

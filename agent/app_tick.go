@@ -56,10 +56,26 @@ func (a *app) tick(ctx context.Context) error {
 	a.applyAllocations(snapshot, decisions)
 	err := a.server.Update(inventory(decisions.GPUs))
 	a.keepTick(snapshot, decisions)
-	if a.publish != nil {
+	if a.publish != nil && a.isTold(decisions) {
 		a.publish.offer(a.view(snapshot, decisions))
 	}
 	return err
+}
+
+// tellEvery is how many ticks there are between two metrics files while nothing happens: collectors look several times a
+// minute, and a file costs as much as some ticks.
+const tellEvery = 5
+
+// isTold says whether this tick is in the metrics file: at the first, every so often, and when something happened.
+func (a *app) isTold(decisions decide.Decisions) bool {
+	revision := a.books.Revision()
+	happened := a.untold == 0 || len(decisions.Transitions) > 0 || revision != a.toldRevision
+	a.untold++
+	if !happened && a.untold <= tellEvery {
+		return false
+	}
+	a.untold, a.toldRevision = 1, revision
+	return true
 }
 
 // hurryTick makes the next tick come at once. Any goroutine may call it.

@@ -7,9 +7,17 @@ package main
 
 import (
 	"os/signal"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+)
+
+// garbagePercent is how much garbage there may be before it is collected, of what is in use; memoryLimit is from where on
+// it is collected sooner. A node of 8 cards and 50 containers has some 8 MiB in use.
+const (
+	garbagePercent = 400
+	memoryLimit    = 40 << 20
 )
 
 func newRunCommand() *cobra.Command {
@@ -34,6 +42,9 @@ Amounts of memory are ` + quantityRule + `.`,
 			if printConfig {
 				return config.Print(command.OutOrStdout())
 			}
+			// The agent's memory is small and its garbage short-lived: collecting seldom saves half of what it costs.
+			debug.SetGCPercent(garbagePercent)
+			debug.SetMemoryLimit(memoryLimit)
 			ctx, stop := signal.NotifyContext(command.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
 			return runAgent(ctx, config, log, parts{})

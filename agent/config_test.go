@@ -23,7 +23,7 @@ import (
 )
 
 // load runs the loader on a command line, an environment and the text of a file ("" for none).
-func load(t *testing.T, arguments, environ []string, file string) (Config, error) {
+func load(t testing.TB, arguments, environ []string, file string) (Config, error) {
 	t.Helper()
 	command := &cobra.Command{Use: "run"}
 	addConfigFlags(command)
