@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -51,6 +52,26 @@ type Reader struct {
 	mu     sync.Mutex
 	client *grpc.ClientConn        // made at first need
 	names  map[string]source.Owner // namespace and name by pod UID; they never change
+	kept   checkpoint              // as it was last read
+}
+
+// checkpoint is the kubelet's file as it was read. The kubelet replaces it whole, so that one with the same identity and
+// times has the same text.
+type checkpoint struct {
+	identity fileIdentity
+	settled  bool // it was not young when it was read: a clock that ticks seldom could give two files the same times
+	text     []byte
+	entries  []entry
+	parsed   bool
+}
+
+// youngFor is longer than any file system's clock takes to tick.
+const youngFor = 2 * time.Second
+
+type fileIdentity struct {
+	device, inode     uint64
+	size              int64
+	modified, changed unix.Timespec
 }
 
 var _ source.Kubelet = (*Reader)(nil)
@@ -87,10 +108,13 @@ func (r *Reader) Holders(ctx context.Context) (source.Holders, error) {
 	if err != nil {
 		return source.Holders{}, err
 	}
-	entries, err := r.parseCheckpoint(text)
-	if err != nil {
-		return source.Holders{}, err
+	if !r.kept.parsed {
+		if r.kept.entries, err = r.parseCheckpoint(text); err != nil {
+			return source.Holders{}, err
+		}
+		r.kept.parsed = true
 	}
+	entries := r.kept.entries
 	var holders source.Holders
 	holders.NamesError = r.learnNames(ctx, entries, text)
 	holders.Pods, holders.PodsError = r.pods()
@@ -129,6 +153,14 @@ func (r *Reader) readCheckpoint() ([]byte, error) {
 		return nil, fmt.Errorf("read kubelet checkpoint: %w", err)
 	}
 	defer file.Close()
+	identity, err := identify(file)
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet checkpoint: %w", err)
+	}
+	if r.kept.settled && identity == r.kept.identity {
+		return r.kept.text, nil
+	}
+	r.kept = checkpoint{}
 	text, err := io.ReadAll(io.LimitReader(file, maxCheckpointBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read kubelet checkpoint: %w", err)
@@ -136,7 +168,16 @@ func (r *Reader) readCheckpoint() ([]byte, error) {
 	if len(text) > maxCheckpointBytes {
 		return nil, fmt.Errorf("read kubelet checkpoint: more than %d bytes", maxCheckpointBytes)
 	}
+	r.kept = checkpoint{identity: identity, text: text, settled: time.Since(time.Unix(identity.changed.Unix())) > youngFor}
 	return text, nil
+}
+
+func identify(file *os.File) (fileIdentity, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return fileIdentity{}, err
+	}
+	return fileIdentity{uint64(stat.Dev), stat.Ino, stat.Size, stat.Mtim, stat.Ctim}, nil
 }
 
 // checkpointEntry is one container and resource of the checkpoint, as the kubelet writes it.
@@ -151,17 +192,17 @@ type checkpointEntry struct {
 // error: one without the list of holders (which is null when there are none), and one with a container that holds
 // devices of ours and whose holder or response cannot be read.
 func (r *Reader) parseCheckpoint(text []byte) ([]entry, error) {
-	var checkpoint struct {
+	var document struct {
 		Data *struct{ PodDeviceEntries json.RawMessage }
 	}
-	if err := json.Unmarshal(text, &checkpoint); err != nil {
+	if err := json.Unmarshal(text, &document); err != nil {
 		return nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
 	}
-	if checkpoint.Data == nil || checkpoint.Data.PodDeviceEntries == nil {
+	if document.Data == nil || document.Data.PodDeviceEntries == nil {
 		return nil, errors.New("parse kubelet checkpoint: no Data.PodDeviceEntries")
 	}
 	var containers []checkpointEntry
-	if err := json.Unmarshal(checkpoint.Data.PodDeviceEntries, &containers); err != nil {
+	if err := json.Unmarshal(document.Data.PodDeviceEntries, &containers); err != nil {
 		return nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
 	}
 	var entries []entry

@@ -270,3 +270,53 @@ func TestNobodyHolds(t *testing.T) {
 		}
 	}
 }
+
+// A checkpoint that has not changed for some time is not read again; one that is replaced, or written into, is.
+func TestCheckpointIsReadWhenItChanges(t *testing.T) {
+	directory := t.TempDir()
+	writeCheckpoint(t, directory, row(t, "uid-1", "c", "k1", "GPU-a::0"))
+	reader := New(directory, resource, variable)
+	defer reader.Close()
+	read := func() []byte {
+		t.Helper()
+		text, err := reader.readCheckpoint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	first := read()
+	if reader.kept.settled {
+		t.Error("a file of this moment counts as settled")
+	}
+	if again := read(); &again[0] == &first[0] {
+		t.Error("a file of this moment was not read again")
+	}
+	reader.kept.settled = true
+	if kept := read(); &kept[0] != &reader.kept.text[0] {
+		t.Error("a settled file was read again")
+	}
+	for name, change := range map[string]func(){
+		"replaced": func() {
+			if err := os.Remove(filepath.Join(directory, checkpointPath)); err != nil {
+				t.Fatal(err)
+			}
+			writeCheckpoint(t, directory, row(t, "uid-2", "c", "k2", "GPU-a::0"))
+		},
+		"written into": func() { writeCheckpoint(t, directory, row(t, "uid-3", "c", "k3", "GPU-a::0")) },
+	} {
+		reader.kept.settled = true
+		before := string(read())
+		change()
+		if string(read()) == before {
+			t.Errorf("%s: the old text stays", name)
+		}
+	}
+	if err := os.Remove(filepath.Join(directory, checkpointPath)); err != nil {
+		t.Fatal(err)
+	}
+	reader.kept.settled = true
+	if _, err := reader.readCheckpoint(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is gone: %v", err)
+	}
+}
