@@ -29,6 +29,7 @@ static int set_traffic(struct gs_settings *settings, const char *key, const char
   if (strcmp(key, "kernel_dram_percent") == 0) return gs_set_small(&settings->kernel_dram_percent, value, 100);
   if (strcmp(key, "l2_dram_permille") == 0) return gs_set_small(&settings->cache_dram_permille, value, 1000);
   if (strcmp(key, "counter_noise_permille") == 0) return gs_set_small(&settings->noise_permille, value, 1000);
+  if (strcmp(key, "dram_floor_permille") == 0) return gs_set_small(&settings->dram_floor_permille, value, 1000);
   if (strcmp(key, "pcie_window_ms") == 0) return gs_set_ticks(&settings->pcie_window_ns, value, 0);
   if (strcmp(key, "counter_lag_ms") == 0) return gs_set_ticks(&settings->counter_lag_ns, value, 0);
   if (strcmp(key, "gpm_refresh_ms") == 0) return gs_set_ticks(&settings->gpm_refresh_ns, value, 1);

@@ -247,6 +247,7 @@ static void step(struct gs_gpu *gpu, const struct load *load, uint64_t now) {
     work = share_out(gpu, load, &passed);
   }
   uint64_t to = from + passed;
+  gpu->updated_ns = to; /* first: who dies in here may lose some work, but nobody gets it done twice */
   if (gs_is_mps() || gpu->copies > 0)
     seen = progress_all(gpu, load, work, from, to);
   else
@@ -262,7 +263,6 @@ static void step(struct gs_gpu *gpu, const struct load *load, uint64_t now) {
   }
   for (int way = 0; way < GS_WAYS; way++)
     if (seen >> way & 1) gpu->copy_ns[way] += passed;
-  gpu->updated_ns = to;
   if (to == gpu->next_tick_ns) gs_tick(gpu);
 }
 

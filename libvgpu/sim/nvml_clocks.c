@@ -10,8 +10,10 @@ enum clock { CLOCK_GRAPHICS = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, CLOCK_VIDEO = 3
 enum clock_id { CLOCK_CURRENT = 0, CLOCK_IDS = 4 };
 enum { IDLE_MHZ = 210, REASON_IDLE = 1, ALL_REASONS = 0x1ff };
 
+/* Copies keep a card awake too. */
 static bool is_busy(nvmlDevice_t device) {
-  return gs_engine_sample(device->gpu, -1).percent > 0;
+  struct gs_sample sample = gs_engine_sample(device->gpu, -1);
+  return sample.percent > 0 || sample.memory_percent > 0;
 }
 
 static nvmlReturn_t highest(nvmlDevice_t device, int type, unsigned *mhz) {

@@ -96,7 +96,8 @@ static double mebibytes(const struct change *change, unsigned id, uint64_t bytes
 static bool compute(const struct change *change, unsigned id, double *value) {
   const struct gs_gpu *gpu = change->device->gpu;
   double ns = change->seconds * 1e9;
-  double dram = (double)change->by.dram_bytes / change->seconds / (double)gpu->card.dram_bytes_per_second;
+  double dram = (double)change->by.dram_bytes / change->seconds / (double)gpu->card.dram_bytes_per_second +
+                gs_self.region->settings.dram_floor_permille / 1000.0;
   switch (id) {
   case METRIC_GRAPHICS:
     *value = percent((double)change->by.busy_ns / ns);

@@ -256,6 +256,9 @@ void test_gpm(void) {
   CHECK_EQUAL(wanted.metrics[8].result, -5);
   CHECK(strcmp(wanted.metrics[3].unit, "%") == 0);
 
+  change("dram_floor_permille=20");
+  CHECK_EQUAL(nvmlGpmMetricsGet(&wanted), 0);
+  check_part(wanted.metrics[3].value, 57, 0.001);
   change("gpm_missing=10,21");
   CHECK_EQUAL(nvmlGpmMetricsGet(&wanted), 0);
   CHECK_EQUAL(wanted.metrics[3].result, NOT_SUPPORTED);

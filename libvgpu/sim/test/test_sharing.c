@@ -151,11 +151,17 @@ void test_killed_at_work(void) {
   CHECK(status_number("busy_ns") == busy_ns); /* it is idle now */
 }
 
+enum { COPY_BYTES = 20000 }; /* 20 us where copies take time */
+
 static void work_for_ever(unsigned state) {
   CUstream streams[3];
   CUevent events[3];
   begin_cuda();
   CUfunction busy = kernel("busy_20us");
+  CUdeviceptr device;
+  void *host;
+  CHECK_EQUAL(cuMemAlloc_v2(&device, COPY_BYTES), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemHostAlloc(&host, COPY_BYTES, 0), CUDA_SUCCESS);
   for (int i = 0; i < 3; i++) {
     CHECK_EQUAL(cuStreamCreate(&streams[i], (unsigned)i % 2), CUDA_SUCCESS);
     CHECK_EQUAL(cuEventCreate(&events[i], 0), CUDA_SUCCESS);
@@ -166,6 +172,8 @@ static void work_for_ever(unsigned state) {
     if (rand_r(&state) % 4 == 0) CHECK_EQUAL(cuEventRecord(events[i], streams[i]), CUDA_SUCCESS);
     if (rand_r(&state) % 4 == 0) CHECK_EQUAL(cuStreamWaitEvent(streams[(i + 1) % 3], events[i], 0), CUDA_SUCCESS);
     if (rand_r(&state) % 8 == 0) launch(busy, 20, NULL);
+    if (rand_r(&state) % 3 == 0) CHECK_EQUAL(cuMemcpyHtoDAsync_v2(device, host, COPY_BYTES, streams[i]), CUDA_SUCCESS);
+    if (rand_r(&state) % 99 == 0) CHECK_EQUAL(cuMemcpyHtoD_v2(device, host, COPY_BYTES), CUDA_SUCCESS);
     if (rand_r(&state) % 50 == 0) CHECK_EQUAL(cuEventSynchronize(events[i]), CUDA_SUCCESS);
   }
 }
@@ -216,6 +224,22 @@ void test_kills_while_working(void) {
   }
   close(until[1]);
   CHECK_EQUAL(wait_for(survivor), 0);
+}
+
+/* Likewise where copies take time, and everything has its part of the link: in the end the copies are right too. */
+void test_kills_while_copying(void) {
+  enum { BYTES = 2000000 };
+  CUdeviceptr device;
+  void *host;
+  test_kills_while_working();
+  begin_cuda();
+  CHECK_EQUAL(cuMemAlloc_v2(&device, BYTES), CUDA_SUCCESS);
+  CHECK_EQUAL(cuMemHostAlloc(&host, BYTES, 0), CUDA_SUCCESS);
+  launch(kernel("busy_20ms"), 216, NULL);
+  CUevent start = record(NULL);
+  CHECK_EQUAL(cuMemcpyHtoDAsync_v2(device, host, BYTES, NULL), CUDA_SUCCESS);
+  double took = elapsed_ms(start, record(NULL));
+  CHECK(took >= 1.999 && took <= 2.001);
 }
 
 void test_nvml_utilization(void) {
