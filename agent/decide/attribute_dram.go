@@ -29,6 +29,8 @@ const (
 	baseRows         = 5                // rows that show it
 	noiseLeast       = 0.003
 	errorMost        = 0.05             // standard error of a slice's part, of the whole, with which it is told
+	apartLeast       = 0.03             // by which the activity of a slice has to differ from that of all others
+	apartPart        = 0.1              // and by this part of its own
 	unexplainedMost  = 0.35             // of the counter's variance, that slices may leave unexplained
 	unexplainedLeast = 0.06             // of its mean, as a standard deviation, from which that matters
 	misfitMost       = 0.15             // of the whole: what the slices are told to have, more or less than the counter shows
@@ -49,6 +51,7 @@ type coefficient struct {
 	value float64
 	error float64
 	busy  float64       // mean activity
+	apart float64       // by how much its activity differs from every mixture of the others'
 	rows  int           // that said something of it
 	found time.Duration // when it was told apart from the others last
 	other bool          // it is told from what was found before
@@ -274,6 +277,9 @@ func (f *dramFit) solve(p *problem, times *normal, now time.Duration) {
 		f.why = "slices cannot be told apart: they are active at the same times"
 		return
 	}
+	for i, part := range times.apart(len(p.columns)) {
+		f.slices[i].apart = part
+	}
 	// Of what the counter varies, most has to be explained: else the activity that is told is not what drove it, and then
 	// coefficients are too small, however sure they look.
 	varied := p.square/p.weight - p.mean*p.mean
@@ -318,9 +324,28 @@ func (f *dramFit) conclude(with, apart *normal, p *problem, noise float64, now t
 	return true
 }
 
-// vague says whether it is not known well enough to tell who has which part of a mean.
+// vague says whether it is not known well enough to tell who has which part of a mean: its error is large, or it differs so
+// little from the others in activity that the roughness of charges may be all of it.
 func (c *coefficient) vague(mean float64) bool {
-	return c.error*max(c.busy, activeRow) > errorMost*max(mean, idleDRAM)
+	return c.error*max(c.busy, activeRow) > errorMost*max(mean, idleDRAM) || c.apart < max(apartLeast, apartPart*c.busy)
+}
+
+// apart is by how much each of the first columns differs from every mixture of the others, as a standard deviation.
+func (n *normal) apart(count int) []float64 {
+	only := newNormal(count)
+	for i := range count {
+		copy(only.gram[i*count:(i+1)*count], n.gram[i*n.size:])
+		only.gram[i*count+i] *= 1 + ridge
+		only.gram[i*count+i] += smallest
+	}
+	found := make([]float64, count)
+	inverse, ok := only.inverse()
+	for i := range found {
+		if ok && n.weight > 0 {
+			found[i] = math.Sqrt(1 / (inverse[i*count+i] * n.weight))
+		}
+	}
+	return found
 }
 
 // told is the part of the columns that have to be told apart, with the constant one taken out of them as far as it is not
