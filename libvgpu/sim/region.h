@@ -98,11 +98,13 @@ struct gs_settings {
   uint32_t copy_engines;      /* 1: one for all ways, 2: one for what is sent and one for the rest, 3: one each */
   uint32_t pageable_permille; /* speed of copies of memory that is not pinned, of that of others */
   uint64_t copy_latency_ns;
-  uint32_t dram_reach_permille;            /* of its bandwidth that DRAM can be brought to */
-  uint32_t kernel_dram_percent;            /* of DRAM's bandwidth that kernels take whose name says nothing */
-  uint32_t cache_dram_permille;            /* of the L2 cache's bandwidth that DRAM traffic takes, at all of DRAM's */
-  uint32_t noise_permille;                 /* of the counters of PCIe and GPM */
-  uint64_t pcie_window_ns;                 /* that PCIe throughput is a mean over; 0: since it was asked last */
+  uint32_t dram_reach_permille; /* of its bandwidth that DRAM can be brought to */
+  uint32_t kernel_dram_percent; /* of DRAM's bandwidth that kernels take whose name says nothing */
+  uint32_t cache_dram_permille; /* of the L2 cache's bandwidth that DRAM traffic takes, at all of DRAM's */
+  uint32_t noise_permille;      /* of the counters of PCIe and GPM */
+  uint64_t pcie_window_ns;      /* that PCIe throughput is a mean over; 0: since it was asked last */
+  uint32_t dram_floor_permille; /* of DRAM's bandwidth, that nobody uses but the counters show */
+  uint32_t pad;
   uint64_t pcie_floor_bytes;               /* per second and direction, that nobody copies but the counters show */
   uint64_t counter_lag_ns, gpm_refresh_ns; /* whole ticks */
 };
