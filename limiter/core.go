@@ -248,6 +248,12 @@ func parseUsage(p, limits page, l Limits, now time.Duration) (Usage, error) {
 	if C.vgpu_usage_check(unsafe.Pointer(c), C.size_t(len(p)*8), C.uint32_t(len(l.Devices)), l.version()) != 0 {
 		return Usage{}, &TamperError{DamageHeader, "the header of the usage page is not the one it was created with"}
 	}
+	return parseBooks(p, limits, l, now)
+}
+
+// parseBooks is parseUsage of a page whose header holds; p may end with the slots.
+func parseBooks(p, limits page, l Limits, now time.Duration) (Usage, error) {
+	c := (*C.struct_vgpu_usage_page)(unsafe.Pointer(&p[0]))
 	var u Usage
 	for i, d := range l.Devices {
 		var v C.struct_vgpu_usage_view

@@ -8,35 +8,87 @@ package pages
 import (
 	"errors"
 	"io/fs"
+	"sync"
 
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/limiter"
 )
 
-// Reader reads the pages of allocations, <path of the allocation>/{limits,usage}.
-type Reader struct{ path func(key string) string }
+// Reader reads the pages of allocations, <path of the allocation>/{limits,usage}. It keeps what it has opened, as long as it is
+// asked for it by somebody. It may be used by several goroutines.
+type Reader struct {
+	path func(key string) string
 
-var _ source.Pages = Reader{}
+	mu   sync.Mutex // held while pages are read: what was opened and the buffers are shared
+	room *limiter.UsageReaders
+	open map[string]*openPages
+}
 
-// New returns a reader; path tells in which directory the pages of an allocation are.
-func New(path func(key string) string) Reader { return Reader{path: path} }
+type openPages struct {
+	path   string
+	reader *limiter.UsageReader
+	idle   int // calls since it was last asked for
+}
+
+// mostIdle is after how many calls without it an allocation's pages are closed. Several users may ask for different ones.
+const mostIdle = 4
+
+var _ source.Pages = (*Reader)(nil)
+
+// New returns a reader; path tells in which directory the pages of an allocation are. The caller closes it.
+func New(path func(key string) string) *Reader {
+	return &Reader{path: path, room: limiter.NewUsageReaders(), open: map[string]*openPages{}}
+}
 
 // Usage implements source.Pages. It never fails as a whole.
-func (r Reader) Usage(keys []string) ([]source.PageUsage, error) {
+func (r *Reader) Usage(keys []string) ([]source.PageUsage, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	usages := make([]source.PageUsage, 0, len(keys))
 	for _, key := range keys {
 		usages = append(usages, r.read(key))
 	}
+	for key, kept := range r.open {
+		if kept.idle++; kept.idle > mostIdle {
+			kept.reader.Close()
+			delete(r.open, key)
+		}
+	}
 	return usages, nil
 }
 
-func (r Reader) read(key string) source.PageUsage {
+// Close closes what is open.
+func (r *Reader) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, kept := range r.open {
+		kept.reader.Close()
+		delete(r.open, key)
+	}
+}
+
+// of is the reader of an allocation's pages.
+func (r *Reader) of(key string) *limiter.UsageReader {
+	path, kept := r.path(key), r.open[key]
+	if kept != nil && kept.path != path { // given up, and granted anew elsewhere
+		kept.reader.Close()
+		kept = nil
+	}
+	if kept == nil {
+		kept = &openPages{path: path, reader: r.room.Open(path)}
+		r.open[key] = kept
+	}
+	kept.idle = 0
+	return kept.reader
+}
+
+func (r *Reader) read(key string) source.PageUsage {
 	read := source.PageUsage{Key: key, State: source.PagesReadable}
-	limits, limitsErr := limiter.ReadLimits(r.path(key)) // first: a freeze is for this epoch or none
+	limits, usage, faults := r.of(key).Read() // limits first: a freeze is for this epoch or none
+	limitsErr, err := faults[0], faults[1]
 	if limitsErr == nil {
 		read.Epoch, read.Frozen = limits.Epoch, source.Damage(limits.Frozen)
 	}
-	usage, err := limiter.ReadUsage(r.path(key))
 	if err != nil {
 		read.State, read.Reason = stateOf(err), err.Error()
 		if limitsErr == nil {

@@ -42,6 +42,10 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := New(func(key string) string { return filepath.Join(directory, key) })
+	defer reader.Close()
+	if _, err := reader.Usage([]string{"good", "cut"}); err != nil { // what is kept from now on changes nothing
+		t.Fatal(err)
+	}
 	usages, err := reader.Usage([]string{"gone", "good", "cut", "never", "foreign"})
 	if err != nil {
 		t.Fatal(err)

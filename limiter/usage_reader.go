@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// Reading the pages of one allocation again and again, cheaply: what is open stays open, buffers stay, and what has not
+// changed is not parsed again.
+
+package limiter
+
+/*
+#include "../libvgpu/core/page.h"
+*/
+import "C"
+
+import (
+	"bytes"
+	"errors"
+	"hash/maphash"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// UsageReaders read the pages of many allocations, one after the other. They share their buffers.
+type UsageReaders struct {
+	limits, usage page // private copies
+	head          []byte
+	seed          maphash.Seed // unknown to those who write pages: two contents of one sum are not to be found
+}
+
+// NewUsageReaders makes what readers of one goroutine share.
+func NewUsageReaders() *UsageReaders {
+	return &UsageReaders{limits: newPage(limitsPageBytes), seed: maphash.MakeSeed()}
+}
+
+// UsageReader reads the pages in one directory. It has no opinion of its own: whatever is not just as it was when it was
+// opened is read by ReadLimits and ReadUsage, as if for the first time. Neither it nor others of the same UsageReaders may be
+// used by several goroutines at once.
+type UsageReader struct {
+	room       *UsageReaders
+	dir        string
+	handle     *os.File // of the directory; nil: nothing is kept
+	limitsFile *os.File
+	usageFile  *os.File
+	limitsID   fileID
+	usageID    fileID
+	limits     Limits // as they were parsed last, and the sums of what they were parsed from
+	usage      Usage
+	limitsSum  uint64
+	usageSum   uint64
+	isParsed   bool
+
+	slow, parsed uint64 // reads that took the long way, and pages that were parsed on the short one; for tests
+}
+
+// fileID tells whether a name still is of the file that is open.
+type fileID struct{ device, inode uint64 }
+
+// Open makes a reader of the pages in dir, which it opens when it is asked. The caller closes it.
+func (r *UsageReaders) Open(dir string) *UsageReader { return &UsageReader{room: r, dir: dir} }
+
+// Read reads both pages, the limits page first: faults[0] is as ReadLimits's, faults[1] as ReadUsage's. The results are shared
+// with later ones: they are not to be changed. Compute books in them are of when the pages last changed.
+func (r *UsageReader) Read() (limits Limits, usage Usage, faults [2]error) {
+	if r.handle != nil && r.readKept() {
+		return r.limits, r.usage, faults
+	}
+	r.slow++
+	r.Close()
+	limits, faults[0] = ReadLimits(r.dir)
+	usage, faults[1] = ReadUsage(r.dir)
+	if errors.Join(faults[:]...) == nil && r.keep() != nil {
+		r.Close()
+	}
+	return limits, usage, faults
+}
+
+// keep opens what a later Read is to find.
+func (r *UsageReader) keep() (err error) {
+	if r.handle, err = openDirectory(r.dir); err != nil {
+		return err
+	}
+	if r.limitsFile, err = openFile(r.handle, LimitsFile, unix.O_RDONLY); err != nil {
+		return err
+	}
+	if r.usageFile, err = openFile(r.handle, UsageFile, unix.O_RDONLY); err != nil {
+		return err
+	}
+	var limits, usage unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(r.limitsFile.Fd()), &limits), unix.Fstat(int(r.usageFile.Fd()), &usage)); err != nil {
+		return err
+	}
+	r.limitsID, r.usageID, r.isParsed = idOf(&limits), idOf(&usage), false
+	return nil
+}
+
+func idOf(stat *unix.Stat_t) fileID { return fileID{uint64(stat.Dev), stat.Ino} }
+
+// readKept reads what is open. False: something is not as it was, or not right.
+func (r *UsageReader) readKept() bool {
+	if !r.isSame(LimitsFile, r.limitsID, limitsPageBytes) || !r.readLimits() {
+		return false
+	}
+	if !r.isSame(UsageFile, r.usageID, int64(usagePageBytes(r.limits))) || !r.readUsage() {
+		return false
+	}
+	sum := maphash.Bytes(r.room.seed, r.room.usage.bytes())
+	if r.isParsed && sum == r.usageSum {
+		return true
+	}
+	if !isUsageHead(r.room.usage, r.limits) {
+		return false
+	}
+	usage, err := parseBooks(r.room.usage, r.room.limits, r.limits, MonotonicNow())
+	if err != nil {
+		return false
+	}
+	r.usage, r.usageSum, r.isParsed = usage, sum, true
+	r.parsed++
+	return true
+}
+
+// isSame says whether a name is still of the file that is open, which still has its size.
+func (r *UsageReader) isSame(name string, id fileID, size int64) bool {
+	var stat unix.Stat_t
+	err := unix.Fstatat(int(r.handle.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && idOf(&stat) == id && stat.Size == size
+}
+
+// readLimits reads the limits page. One that is being written just now takes the long way.
+func (r *UsageReader) readLimits() bool {
+	if n, err := r.limitsFile.ReadAt(r.room.limits.bytes(), 0); err != nil || n != limitsPageBytes {
+		return false
+	}
+	sum := maphash.Bytes(r.room.seed, r.room.limits.bytes())
+	if sum == r.limitsSum && r.isParsed {
+		return true
+	}
+	limits, err := parseLimits(r.room.limits, limitsPageBytes)
+	if err != nil || limits.MemoryOnly {
+		return false
+	}
+	if limits.Epoch != r.limits.Epoch || len(limits.Devices) != len(r.limits.Devices) {
+		r.isParsed = false // what the usage page says counts from the epoch on
+	}
+	r.limits, r.limitsSum = limits, sum
+	return true
+}
+
+// readUsage reads the usage page but for the traffic books, until its head holds still, as ReadUsage does.
+func (r *UsageReader) readUsage() bool {
+	devices := len(r.limits.Devices)
+	r.room.makeRoom(booksBytes(r.limits), usageHeaderBytes+devices*usageTotalBytes)
+	content, head := r.room.usage.bytes(), r.room.head
+	for range usageReads {
+		if n, err := r.usageFile.ReadAt(content, 0); err != nil || n != len(content) {
+			return false
+		}
+		if n, err := r.usageFile.ReadAt(head, 0); err != nil || n != len(head) {
+			return false
+		}
+		if bytes.Equal(head, content[:len(head)]) {
+			return true
+		}
+	}
+	return false
+}
+
+// booksBytes is how much of a usage page comes before its traffic books: header, sums and slots, in whole 4096-byte pages.
+func booksBytes(l Limits) int {
+	return int(C.vgpu_usage_traffic_offset(C.uint32_t(len(l.Devices)), 0))
+}
+
+// makeRoom sees to it that the buffers have these sizes, in bytes; content is a multiple of 8.
+func (r *UsageReaders) makeRoom(content, head int) {
+	if cap(r.usage)*8 < content {
+		r.usage = newPage(content)
+	}
+	if cap(r.head) < head {
+		r.head = make([]byte, head)
+	}
+	r.usage, r.head = r.usage[:content/8], r.head[:head]
+}
+
+// Close closes what is open. Files that were only read do not fail to close in a way that matters. A later Read opens anew.
+func (r *UsageReader) Close() {
+	for _, file := range []*os.File{r.usageFile, r.limitsFile, r.handle} {
+		if file != nil {
+			_ = file.Close()
+		}
+	}
+	r.handle, r.limitsFile, r.usageFile = nil, nil, nil
+}
