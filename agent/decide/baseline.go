@@ -37,6 +37,23 @@ type reservoir struct {
 	kept  time.Duration
 }
 
+// candidate is one of the samples since one was kept last, any of them with the same chance.
+type candidate struct {
+	duration time.Duration
+	of       uint32
+}
+
+// take lets samples stand for election; random is any number.
+func (c *candidate) take(samples []time.Duration, random uint64) {
+	for _, d := range samples {
+		c.of++
+		random = random*6364136223846793005 + 1442695040888963407 // Knuth's MMIX
+		if random>>33%uint64(c.of) == 0 {
+			c.duration = d
+		}
+	}
+}
+
 // logarithm packs a duration of at least grain.
 func logarithm(d time.Duration) uint16 {
 	return uint16(min(max(math.Log2(float64(d)/float64(grain))*perOctave+0.5, 0), math.MaxUint16))
@@ -115,7 +132,10 @@ func (c clocks) lowest(other clocks) clocks {
 
 // baseline is what is known of one class undisturbed.
 type baseline struct {
-	solo, all *reservoir    // nil: none
+	solo, all *reservoir // nil: none
+
+	someSolo, someAll candidate
+
 	value     float64       // ns, at the clocks below; 0: none yet
 	at        time.Duration // when it was last set
 	samples   uint64        // that were let in, ever
@@ -129,17 +149,20 @@ type baseline struct {
 // is no reason to expect it.
 func (b *baseline) learn(samples []time.Duration, alone, squeezed bool, at clocks, now time.Duration) {
 	b.samples += uint64(len(samples))
-	kept := &b.all
+	kept, elected := &b.all, &b.someAll
 	if alone {
-		kept = &b.solo
+		kept, elected = &b.solo, &b.someSolo
 	}
 	due := min((*kept).due(now), len(samples))
+	if (*kept).size() == reservoirSize {
+		elected.take(samples, b.samples*0x9e3779b97f4a7c15^uint64(now))
+		if due > 0 {
+			samples = []time.Duration{elected.duration}
+			*elected = candidate{}
+		}
+	}
 	if due == 0 {
 		return
-	}
-	if due == 1 && len(samples) > 1 { // any of them, not always the oldest
-		pick := int(b.samples*2654435761>>7) % len(samples)
-		samples = samples[pick : pick+1]
 	}
 	*kept = (*kept).add(samples[:due], now)
 	b.coming = b.coming.highest(at)
