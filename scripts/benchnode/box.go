@@ -76,6 +76,7 @@ func (n *Node) AdmitTo(ctx context.Context, card int, name string, count, first 
 	for _, name := range slices.Sorted(maps.Keys(allocation.Response.GetEnvs())) {
 		b.env = append(b.env, name+"="+allocation.Response.GetEnvs()[name])
 	}
+	b.env = append(b.env, "CUDA_VISIBLE_DEVICES="+n.UUIDs[card]) // as if the toolkit had left the other cards out
 	n.Boxes = append(n.Boxes, b)
 	return b, nil
 }
