@@ -202,7 +202,7 @@ func (r row) target(rule string) string {
 	parts := []string{"0 verdicts"}
 	switch {
 	case r.unsure:
-		parts = []string{"none"}
+		parts = []string{"0 false"}
 	case r.again():
 		parts = []string{fmt.Sprintf("found ≤ %g s", l.detect), "0 false"}
 	case r.expect != nil:
@@ -223,9 +223,6 @@ func (r row) again() bool { return r.id == "again" }
 // missed says which targets a rule of ours misses.
 func (r row) missed(rule string, f Figures) (missed []string) {
 	l := limitsOf(rule)
-	if r.unsure {
-		return nil
-	}
 	add := func(is bool, format string, values ...any) {
 		if is {
 			missed = append(missed, fmt.Sprintf(format, values...))
@@ -234,7 +231,7 @@ func (r row) missed(rule string, f Figures) (missed []string) {
 	add(f.False > 0, "%d false verdicts", f.False)
 	if r.expect == nil {
 		add(f.Flips > 0, "%.4g flips/h", f.Flips)
-	} else {
+	} else if !r.unsure {
 		add(f.Detect == nil || *f.Detect < 0, "not found")
 		add(f.Detect != nil && *f.Detect > l.detect+r.slow, "found after more than %g s", l.detect+r.slow)
 		if !r.again() {
@@ -244,7 +241,7 @@ func (r row) missed(rule string, f Figures) (missed []string) {
 	}
 	if r.mixture {
 		add(f.Attribution != nil && *f.Attribution > attributionError, "attribution off by more than %g %%", attributionError)
-		add(!r.vague && f.Attribution == nil, "nothing attributed")
+		add(!r.vague && !r.unsure && f.Attribution == nil, "nothing attributed")
 	}
 	if r.level > 0 && l.pressure {
 		add(f.Shown == nil || math.Abs(*f.Shown-100*r.level) > pressureError, "pressure is not %.0f ± %g %%", 100*r.level, pressureError)

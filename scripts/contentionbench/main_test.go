@@ -29,7 +29,7 @@ func TestShortForm(t *testing.T) {
 		}
 		t.Run(r.id, func(t *testing.T) {
 			t.Parallel()
-			records, _ := runRow(r, 1, io.Discard)
+			records, _ := runRow(r.shortened(), 1, io.Discard)
 			for _, made := range records {
 				if made.Kind == kindOurs && !made.Pass {
 					t.Errorf("target: %s\n%s", made.Target, made.line())
@@ -47,7 +47,7 @@ func TestPeersFail(t *testing.T) {
 			if r.id != id {
 				continue
 			}
-			records, _ := runRow(r, 1, io.Discard)
+			records, _ := runRow(r.shortened(), 1, io.Discard)
 			for _, made := range records {
 				if slices.Contains(rules, made.Rule) && made.Pass {
 					t.Errorf("%s passes %s: %s", made.Rule, id, made.line())

@@ -131,12 +131,12 @@ func apart(here, there Figures) (missed []string) {
 
 // run runs the scene on a node, and returns what the kubelet and the agent's control socket tell of it.
 func (r realRow) run(ctx context.Context, build string) (o outcome, err error) {
-	socket, err := os.MkdirTemp("", "cs")
+	dir, err := os.MkdirTemp("", "cs")
 	if err != nil {
 		return outcome{}, fmt.Errorf("make directory of the socket: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(socket)) }()
-	socket = filepath.Join(socket, "s")
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	socket := filepath.Join(dir, "s")
 	flags := append(shortFlags(), "--control-socket", socket, "--compute-mode", r.mode)
 	n, err := benchnode.Start(ctx, benchnode.Config{Build: build, Cards: 2, Sim: r.simulator(), Agent: flags})
 	if err != nil {

@@ -7,6 +7,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/vgpud/vgpud/scripts/contentionbench/scene"
@@ -28,7 +29,7 @@ type row struct {
 	level   float64      // part of the time that the victim, the first tenant, truly loses while it is disturbed; 0: not looked at
 	spans   []span       // when it is disturbed, of the level; none: as in expect, or all the time
 	mixture bool         // its attribution is judged
-	unsure  bool         // a verdict is right, and none is right, too
+	unsure  bool         // its verdict may come late, or not at all
 	vague   bool         // and must come to nothing: activities do not tell the tenants apart
 	slow    float64      // seconds by which it may be found later than others
 	short   bool         // it belongs to the short form
@@ -71,7 +72,21 @@ func server(name string, pause time.Duration) scene.Tenant {
 // solver runs kernels of 2 ms that use so much of the memory's bandwidth, and wait for it for such a part of their time.
 func solver(name string, dram, bound float64) scene.Tenant {
 	return scene.Tenant{Name: name, Loops: []scene.Loop{{Operations: []scene.Operation{
-		{Kind: scene.Kernel, Work: 2 * ms, DRAM: dram, Bound: bound, Fills: 0.45}}}}}
+		{Kind: scene.Kernel, Work: 2 * ms, DRAM: dram, Bound: bound, Fills: 0.3}}}}}
+}
+
+// free is the scene without shares of GPU time.
+func free(s scene.Scene) scene.Scene {
+	for i := range s.Tenants {
+		s.Tenants[i].Free = true
+	}
+	return s
+}
+
+// twice is the tenant with two processes.
+func twice(t scene.Tenant) scene.Tenant {
+	t.Processes = 2
+	return t
 }
 
 // during is the tenant at work in that span alone.
@@ -117,6 +132,33 @@ func allRows() []row {
 // noise is what is always there, in the rows that differ in time: others that cost the victim some 5 %.
 func noise() scene.Tenant { return loader("others", 1, 45*ms) }
 
+// shortened is the row for the short form: a third of it, or until a while after what it expects.
+func (r row) shortened() row {
+	if r.again() {
+		return r
+	}
+	if r.scene.Length = max(r.scene.Length/3, 12*mi); r.expect == nil {
+		return r
+	}
+	// The disturbance ends sooner, and with it the scene.
+	early := 17 * mi
+	expect := *r.expect
+	expect.to = early
+	r.expect = &expect
+	tenants := slices.Clone(r.scene.Tenants)
+	for i, t := range tenants {
+		loops := slices.Clone(t.Loops)
+		for j := range loops {
+			if loops[j].Until == disturbed.to {
+				loops[j].Until = early
+			}
+		}
+		tenants[i].Loops = loops
+	}
+	r.scene.Tenants, r.scene.Length = tenants, early+6*mi
+	return r
+}
+
 // rowsOfTime differ in how much the neighbour disturbs, and when.
 func rowsOfTime() []row {
 	heavy := func() scene.Tenant { return loader("neighbour", 3, 1600*time.Microsecond) }
@@ -136,7 +178,7 @@ func rowsOfTime() []row {
 		{id: "severe", title: "70 % from 10 to 40 min", level: 0.70, expect: &expectation{disturbed, "neighbour"}, short: true, plot: true,
 			scene: scene.Scene{Tenants: []scene.Tenant{trainer("victim"), noise(), during(heavy(), disturbed.from, disturbed.to)}}},
 	}
-	rows = append(rows, row{id: "sustained-alone", title: "35 % from 10 to 40 min, and nothing before: at best 75 s until avg60 says so, and 60 s more", level: 0.35, slow: 20,
+	rows = append(rows, row{id: "sustained-alone", title: "35 % from 10 to 40 min, and nothing before: at best 75 s until avg60 says so, and 60 s more", level: 0.35, slow: 26,
 		expect: &expectation{disturbed, "neighbour"},
 		scene:  scene.Scene{Tenants: []scene.Tenant{trainer("victim"), during(loader("neighbour", 1, 1600*time.Microsecond), disturbed.from, disturbed.to)}}})
 	rows = append(rows, row{id: "again", title: "70 % for 5 min in every 20: comes back, and may be found again",
@@ -162,10 +204,14 @@ func rowsOfResource() []row {
 	return []row{
 		{id: "device-to-host", title: "70 % on copies from the card, from 10 to 40 min", level: 0.70, expect: &expectation{disturbed, "neighbour"},
 			scene: scene.Scene{Tenants: []scene.Tenant{back, during(reader, disturbed.from, disturbed.to)}}},
-		{id: "dram-overlap", title: "DRAM under MPS: kernels that overlap, with a rest of a second or so now and then, 35 to 40 % from 10 to 40 min", level: 0.37, plot: true,
+		{id: "dram-overlap", title: "DRAM under MPS: kernels that overlap, with a rest of a second now and then, 57 %, from 10 to 40 min", level: 0.57, short: true, plot: true,
+			expect: &expectation{disturbed, "neighbour"}, scene: overlap(gaps(during(twice(solver("neighbour", 0.92, 0.95)), disturbed.from, disturbed.to), 9*s, 900*ms))},
+		{id: "dram-free", title: "dram-overlap with GPU time that nobody limits or charges", level: 0.57,
+			expect: &expectation{disturbed, "neighbour"}, scene: free(overlap(gaps(during(twice(solver("neighbour", 0.92, 0.95)), disturbed.from, disturbed.to), 9*s, 900*ms)))},
+		{id: "dram-sustained", title: "the same with 37 %, and nothing before", level: 0.37, slow: 26, plot: true,
 			expect: &expectation{disturbed, "neighbour"}, scene: overlap(gaps(during(solver("neighbour", 0.92, 0.95), disturbed.from, disturbed.to), 9*s, 900*ms))},
-		{id: "dram-no-rest", title: "the same without any rest: from the card's one counter nobody can tell who it is", unsure: true, level: 0.40,
-			scene: overlap(during(solver("neighbour", 0.92, 0.95), disturbed.from, disturbed.to))},
+		{id: "dram-no-rest", title: "the same without any rest, so that the card's one counter hardly tells who it is", unsure: true, mixture: true, level: 0.40,
+			expect: &expectation{disturbed, "neighbour"}, scene: overlap(during(solver("neighbour", 0.92, 0.95), disturbed.from, disturbed.to))},
 		{id: "dram-bursts", title: "DRAM under MPS, 10 s in every minute",
 			scene: overlap(phases(solver("neighbour", 0.9, 0.95), 5*mi, 10*s, 50*s))},
 		{id: "dram-mild", title: "DRAM under MPS: a neighbour that costs 10 %",
@@ -221,7 +267,7 @@ func rowsInnocent() []row {
 		{id: "dvfs", title: "the clock falls to 55 % by the power cap, from 10 to 40 min, under MPS", short: true, plot: true, scene: dvfs(scene.MPS, false)},
 		{id: "dvfs-silent", title: "the same without a reason by the driver", scene: dvfs(scene.MPS, true)},
 		{id: "dvfs-slices", title: "the same with time slices", scene: dvfs(scene.TimeSlice, false)},
-		{id: "memory-clock", title: "the memory's clock falls to 60 %, from 10 to 40 min, under MPS", scene: memory},
+		{id: "memory-clock", title: "the memory's clock falls to 57 %, from 10 to 40 min, under MPS", scene: memory},
 		{id: "downtrain", title: "the link is trained down to a half, from 10 to 40 min", short: true, plot: true, scene: slowLink(0.5)},
 		{id: "downtrain-more", title: "the link is trained down to a quarter, from 10 to 40 min", scene: slowLink(0.25)},
 		{id: "floor", title: "no traffic at all, but for the 20 MB/s that the driver shows", short: true,

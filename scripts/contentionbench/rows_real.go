@@ -46,24 +46,28 @@ func realRows() (rows []row) {
 
 // simulator is the card as the model has it: PCIe of generation 4, 25 GB/s each way, bytes that are nowhere.
 func (r realRow) simulator() []string {
-	settings := append([]string{"model=A100", "memory_backing=none", "copies=timed", "kernel_jitter_permille=50", "gpm=1",
-		"dram_reach_permille=920", "copy_latency_ns=0"}, r.sim...)
+	settings := append([]string{"model=A100-SXM4-80GB", "memory_backing=none", "copies=timed", "kernel_jitter_permille=50", "gpm=1",
+		"dram_reach_permille=920"}, r.sim...)
 	if r.scene.Card.Sharing == scene.MPS {
 		settings = append(settings, "sharing=mps")
 	}
 	return settings
 }
 
-// copying are the options of a program that copies 64 MiB to the card, over and over, in so many processes.
+// copying are the options of a program that copies 64 MiB to the card, over and over, in so many processes, with so many
+// copies under way in each.
 func copying(processes, streams int) []string {
-	return []string{"kernel=none", "copy=htod", fmt.Sprintf("copy_bytes=%d", 64*mib), "copy_sync=1", "pinned=1", fmt.Sprintf("processes=%d", processes),
-		fmt.Sprintf("copy_streams=%d", streams)}
+	options := []string{"kernel=none", "copy=htod", fmt.Sprintf("copy_bytes=%d", 64*mib), "copy_sync=1", fmt.Sprintf("processes=%d", processes)}
+	if streams > 1 {
+		options = append(options, fmt.Sprintf("copy_streams=%d", streams))
+	}
+	return options
 }
 
 // solving are the options of a program that launches kernels of 2 ms on part of the card.
 func solving(kernel string, options ...string) []string {
-	// 0.45 of 108 SMs with 2048 threads each.
-	return append([]string{"kernel=" + kernel, "sync=each", "block=256", fmt.Sprintf("grid=%d", 108*2048*45/100/256)}, options...)
+	// 0.3 of 108 multiprocessors with room for 2048 threads each.
+	return append([]string{"kernel=" + kernel, "sync=each", "block=256", fmt.Sprintf("grid=%d", 108*2048*30/100/256)}, options...)
 }
 
 func allRealRows() []realRow {
@@ -73,9 +77,9 @@ func allRealRows() []realRow {
 			scene: scene.Scene{Tenants: []scene.Tenant{loader("victim", 1, 0), during(loader("neighbour", 3, 0), realFrom, realUntil)}}},
 			slices: []int{30, 30}, programs: [][]string{copying(1, 1), copying(3, 1)}},
 		{row: row{id: "real/dram", title: "kernels that overlap under MPS, and use its memory, from 80 to 150 s", expect: &expectation{disturbed, "neighbour"}, plot: true,
-			scene: scene.Scene{Card: scene.Card{Sharing: scene.MPS}, Tenants: []scene.Tenant{solver("victim", 0.65, 0.95), restful(solver("neighbour", 0.92, 0.95))}}},
+			scene: scene.Scene{Card: scene.Card{Sharing: scene.MPS}, Tenants: []scene.Tenant{solver("victim", 0.65, 0.95), restful(twice(solver("neighbour", 0.92, 0.95)))}}},
 			slices:   []int{50, 50},
-			programs: [][]string{solving("busy_2ms_dram65_bound95"), solving("busy_2ms_dram92_bound95", "on_ms=9000", "off_ms=900")}},
+			programs: [][]string{solving("busy_2ms_dram65_bound95"), solving("busy_2ms_dram92_bound95", "on_ms=9000", "off_ms=900", "processes=2")}},
 		{row: row{id: "real/self", title: "four streams of copies of one tenant, beside one with kernels",
 			scene: scene.Scene{Tenants: []scene.Tenant{streams(loader("victim", 1, 0), 4), solver("neighbour", 0, 0)}}},
 			slices: []int{30, 30}, programs: [][]string{copying(1, 4), solving("busy_2ms")}},
@@ -89,10 +93,10 @@ func allRealRows() []realRow {
 			live: []liveSetting{{realFrom, []string{"link_width=8"}}, {realUntil, []string{"link_width=0"}}}},
 	}
 	for i := range rows {
-		rows[i].scene.Length, rows[i].scene.Seed = realLength, uint64(i+1)
 		if rows[i].mode == "" {
-			rows[i].mode = "none"
+			rows[i].mode, rows[i].scene = "none", free(rows[i].scene)
 		}
+		rows[i].scene.Length, rows[i].scene.Seed = realLength, uint64(i+1)
 	}
 	return rows
 }

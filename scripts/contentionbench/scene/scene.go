@@ -48,6 +48,7 @@ type Tenant struct {
 	Until     time.Duration // when it ends; 0: with the scene
 	Again     time.Duration // it ends and starts anew every so often, as a new process with old pages; 0: never
 	Lies      float64       // what its library tells of its durations is so many times the truth; 0: 1
+	Free      bool          // its GPU time is neither limited nor charged
 	Unnamed   bool          // it has no pages: a process that nobody granted anything
 }
 

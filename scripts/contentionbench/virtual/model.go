@@ -73,6 +73,9 @@ func (m *Model) Look(at time.Duration, quick bool) *monitor.Contention {
 		}
 		s := monitor.Stream{Traffic: t.library.traffic(Key(t.Tenant), UUID), Share: float64(t.Share) / 100,
 			Charged: time.Duration(t.library.charged), Waited: t.library.waited, Started: Begun + t.library.started}
+		if t.Free {
+			s.Charged, s.Waited = 0, 0
+		}
 		seen.Streams = append(seen.Streams, s)
 	}
 	slices.SortFunc(seen.Streams, func(a, b monitor.Stream) int { return strings.Compare(a.Key, b.Key) })
