@@ -27,18 +27,18 @@ enum class {
 /* Where a call says its bytes. */
 enum form {
   FORM_NONE,
-  FORM_ARGUMENT,      /* an argument */
-  FORM_ARGUMENT_32,   /* its lower half: calls of before CUDA 3.2 */
-  FORM_PITCH,         /* the product of arguments 2 and 3 */
-  FORM_RECTANGLE,     /* CUDA_MEMCPY2D at argument 0; direction too */
-  FORM_BOX,           /* CUDA_MEMCPY3D at argument 0; direction too */
-  FORM_BOX_PEER,      /* CUDA_MEMCPY3D_PEER */
-  FORM_ARRAY,         /* CUDA_ARRAY_DESCRIPTOR at argument 1 */
-  FORM_ARRAY_3D,      /* CUDA_ARRAY3D_DESCRIPTOR at argument 1 */
+  FORM_ARGUMENT,    /* an argument */
+  FORM_ARGUMENT_32, /* its lower half: calls of before CUDA 3.2 */
+  FORM_PITCH,       /* the product of arguments 2 and 3 */
+  FORM_RECTANGLE,   /* CUDA_MEMCPY2D at argument 0; direction too */
+  FORM_BOX,         /* CUDA_MEMCPY3D at argument 0; direction too */
+  FORM_BOX_PEER,    /* CUDA_MEMCPY3D_PEER */
+  FORM_ARRAY,       /* CUDA_ARRAY_DESCRIPTOR at argument 1 */
+  FORM_ARRAY_3D,    /* CUDA_ARRAY3D_DESCRIPTOR at argument 1 */
 };
 
 /* A probe's cookie: class in bits 0–7, form in 8–15, number of the argument in 16–23. */
-#define COOKIE_CLASS(cookie) ((u32)(cookie) & 0xff)
+#define COOKIE_CLASS(cookie) ((u32)(cookie)&0xff)
 #define COOKIE_FORM(cookie) ((u32)(cookie) >> 8 & 0xff)
 #define COOKIE_ARGUMENT(cookie) ((u32)(cookie) >> 16 & 0xff)
 
@@ -127,16 +127,16 @@ INLINE u32 direction_of(u32 from, u32 to) {
 /* format_bytes is the size of one channel of a CUarray_format; formats in compressed blocks count as 1. */
 INLINE u64 format_bytes(u32 format) {
   switch (format) {
-    case 0x02: /* unsigned and signed 16 bits, half */
-    case 0x09:
-    case 0x10:
-      return 2;
-    case 0x03: /* unsigned and signed 32 bits, float */
-    case 0x0a:
-    case 0x20:
-      return 4;
-    default:
-      return 1;
+  case 0x02: /* unsigned and signed 16 bits, half */
+  case 0x09:
+  case 0x10:
+    return 2;
+  case 0x03: /* unsigned and signed 32 bits, float */
+  case 0x0a:
+  case 0x20:
+    return 4;
+  default:
+    return 1;
   }
 }
 

@@ -40,7 +40,8 @@ static long (*const probe_read_user)(void *to, u32 size, const void *from) = (vo
 static long (*const probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static struct task_struct *(*const get_current_task_btf)(void) = (void *)158;
 static u64 (*const get_attach_cookie)(void *context) = (void *)174;
-static long (*const find_vma)(struct task_struct *task, u64 address, void *each, void *context, u64 flags) = (void *)180;
+static long (*const find_vma)(struct task_struct *task, u64 address, void *each, void *context,
+                              u64 flags) = (void *)180;
 
 /* Of a session program: whether this run is the function's return, and eight bytes that its entry left. Kernel 6.13. */
 extern _Bool bpf_session_is_return(void) KSYM;
@@ -72,16 +73,16 @@ struct arguments {
 
 INLINE u64 argument(const struct arguments *given, u32 index) {
   switch (index) {
-    case 0:
-      return given->first;
-    case 1:
-      return given->second;
-    case 2:
-      return given->third;
-    case 3:
-      return given->fourth;
-    default:
-      return given->fifth;
+  case 0:
+    return given->first;
+  case 1:
+    return given->second;
+  case 2:
+    return given->third;
+  case 3:
+    return given->fourth;
+  default:
+    return given->fifth;
   }
 }
 
@@ -143,9 +144,9 @@ struct task_struct {
 } relocated;
 
 /* READ sets to from a kernel structure's field; an address that is no address gives 0. */
-#define READ(to, field)                                                      \
-  do {                                                                       \
-    if (probe_read_kernel(&(to), sizeof(to), &(field)) != 0) (to) = 0;       \
+#define READ(to, field)                                                \
+  do {                                                                 \
+    if (probe_read_kernel(&(to), sizeof(to), &(field)) != 0) (to) = 0; \
   } while (0)
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Which files are probed: found through the processes that map them, once each, whatever their names are (case C54).
+// Which files are probed: found through the processes that map them, once each, whatever their names are.
 
 package bpf
 

@@ -80,8 +80,10 @@ const deletedSuffix = " (deleted)"
 // openMapped opens the file of a mapping for reading. It never opens what is not a regular file, nor one on a file system
 // that another program answers for (FUSE), which could keep us waiting for ever.
 func openMapped(proc string, pid int, m mapsLine) (*os.File, error) {
-	if kind := fileSystem(proc, pid, m.major, m.minor); strings.HasPrefix(kind, "fuse") {
-		return nil, fmt.Errorf("it lies on a file system of type %s, which is not opened", kind)
+	if m.major == 0 { // not a disk's
+		if kind := fileSystem(proc, pid, m.major, m.minor); strings.HasPrefix(kind, "fuse") {
+			return nil, fmt.Errorf("it lies on a file system of type %s, which is not opened", kind)
+		}
 	}
 	base := path.Join(proc, strconv.Itoa(pid))
 	handle, err := unix.Open(fmt.Sprintf("%s/map_files/%x-%x", base, m.start, m.end), unix.O_PATH|unix.O_CLOEXEC, 0)

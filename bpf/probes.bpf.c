@@ -64,7 +64,9 @@ volatile u64 lost;
 
 static const struct counts no_counts;
 
-INLINE u64 cgroup_unified(void) { return get_current_cgroup_id(); }
+INLINE u64 cgroup_unified(void) {
+  return get_current_cgroup_id();
+}
 
 INLINE u32 memory_controller(void) {
   return (u32)__builtin_preserve_enum_value(*(enum cgroup_subsys_id *)memory_cgrp_id, 1);
@@ -123,7 +125,9 @@ struct size {
   u64 bytes;
 };
 
-INLINE u64 at_least_1(u64 n) { return n == 0 ? 1 : n; }
+INLINE u64 at_least_1(u64 n) {
+  return n == 0 ? 1 : n;
+}
 
 /* size_of finds how much a call moves or takes, and for copies which way. What cannot be read is 0 bytes. */
 INLINE void size_of(struct size *size, const struct arguments *given, u64 cookie) {
@@ -137,44 +141,44 @@ INLINE void size_of(struct size *size, const struct arguments *given, u64 cookie
   size->direction = COOKIE_CLASS(cookie);
   size->bytes = 0;
   switch (form) {
-    case FORM_ARGUMENT:
-      size->bytes = argument(given, COOKIE_ARGUMENT(cookie));
-      break;
-    case FORM_ARGUMENT_32:
-      size->bytes = (u32)argument(given, COOKIE_ARGUMENT(cookie));
-      break;
-    case FORM_PITCH:
-      size->bytes = given->third * given->fourth;
-      break;
-    case FORM_RECTANGLE:
-      if (probe_read_user(&told.rectangle, sizeof(told.rectangle), (void *)given->first) == 0) {
-        size->bytes = told.rectangle.width * told.rectangle.height;
-        size->direction = direction_of(told.rectangle.from_type, told.rectangle.to_type);
+  case FORM_ARGUMENT:
+    size->bytes = argument(given, COOKIE_ARGUMENT(cookie));
+    break;
+  case FORM_ARGUMENT_32:
+    size->bytes = (u32)argument(given, COOKIE_ARGUMENT(cookie));
+    break;
+  case FORM_PITCH:
+    size->bytes = given->third * given->fourth;
+    break;
+  case FORM_RECTANGLE:
+    if (probe_read_user(&told.rectangle, sizeof(told.rectangle), (void *)given->first) == 0) {
+      size->bytes = told.rectangle.width * told.rectangle.height;
+      size->direction = direction_of(told.rectangle.from_type, told.rectangle.to_type);
+    }
+    break;
+  case FORM_BOX:
+  case FORM_BOX_PEER:
+    if (probe_read_user(&told.box, sizeof(told.box), (void *)given->first) == 0) {
+      size->bytes = told.box.width * told.box.height * told.box.depth;
+      if (form == FORM_BOX) {
+        size->direction = direction_of(told.box.from.type, told.box.to.type);
       }
-      break;
-    case FORM_BOX:
-    case FORM_BOX_PEER:
-      if (probe_read_user(&told.box, sizeof(told.box), (void *)given->first) == 0) {
-        size->bytes = told.box.width * told.box.height * told.box.depth;
-        if (form == FORM_BOX) {
-          size->direction = direction_of(told.box.from.type, told.box.to.type);
-        }
-      }
-      break;
-    case FORM_ARRAY:
-      if (probe_read_user(&told.array, sizeof(told.array), (void *)given->second) == 0) {
-        size->bytes = told.array.width * at_least_1(told.array.height) * told.array.channels *
-                      format_bytes(told.array.format);
-      }
-      break;
-    case FORM_ARRAY_3D:
-      if (probe_read_user(&told.array_3d, sizeof(told.array_3d), (void *)given->second) == 0) {
-        size->bytes = told.array_3d.width * at_least_1(told.array_3d.height) * at_least_1(told.array_3d.depth) *
-                      told.array_3d.channels * format_bytes(told.array_3d.format);
-      }
-      break;
-    default:
-      break;
+    }
+    break;
+  case FORM_ARRAY:
+    if (probe_read_user(&told.array, sizeof(told.array), (void *)given->second) == 0) {
+      size->bytes =
+          told.array.width * at_least_1(told.array.height) * told.array.channels * format_bytes(told.array.format);
+    }
+    break;
+  case FORM_ARRAY_3D:
+    if (probe_read_user(&told.array_3d, sizeof(told.array_3d), (void *)given->second) == 0) {
+      size->bytes = told.array_3d.width * at_least_1(told.array_3d.height) * at_least_1(told.array_3d.depth) *
+                    told.array_3d.channels * format_bytes(told.array_3d.format);
+    }
+    break;
+  default:
+    break;
   }
 }
 
@@ -220,21 +224,21 @@ INLINE void leave(struct pt_regs *regs, u64 cgroup, u64 known) {
     return;
   }
   switch (class) {
-    case CLASS_ALLOCATION:
-      ADD(counted->classes[CLASS_ALLOCATION].calls, 1);
-      ADD(counted->classes[CLASS_ALLOCATION].bytes, known);
-      return;
-    case CLASS_CREATE:
-      ADD(counted->created, 1);
-      return;
-    case CLASS_RETAIN:
-      ADD(counted->retained, 1);
-      return;
-    case CLASS_DESTROY:
-      ADD(counted->destroyed, 1);
-      return;
-    default:
-      break;
+  case CLASS_ALLOCATION:
+    ADD(counted->classes[CLASS_ALLOCATION].calls, 1);
+    ADD(counted->classes[CLASS_ALLOCATION].bytes, known);
+    return;
+  case CLASS_CREATE:
+    ADD(counted->created, 1);
+    return;
+  case CLASS_RETAIN:
+    ADD(counted->retained, 1);
+    return;
+  case CLASS_DESTROY:
+    ADD(counted->destroyed, 1);
+    return;
+  default:
+    break;
   }
   unpack_copy(&copy, known, ktime_get_ns());
   if (copy.direction > CLASS_UNTOLD) {
@@ -273,12 +277,24 @@ INLINE int back(struct pt_regs *regs, u64 cgroup) {
   return 0;
 }
 
-SEC("uprobe.session") int session_unified(struct pt_regs *regs) { return session(regs, cgroup_unified()); }
-SEC("uprobe.session") int session_legacy(struct pt_regs *regs) { return session(regs, cgroup_legacy()); }
-SEC("uprobe.multi") int entry_unified(struct pt_regs *regs) { return entry(regs, cgroup_unified()); }
-SEC("uprobe.multi") int entry_legacy(struct pt_regs *regs) { return entry(regs, cgroup_legacy()); }
-SEC("uretprobe.multi") int return_unified(struct pt_regs *regs) { return back(regs, cgroup_unified()); }
-SEC("uretprobe.multi") int return_legacy(struct pt_regs *regs) { return back(regs, cgroup_legacy()); }
+SEC("uprobe.session") int session_unified(struct pt_regs *regs) {
+  return session(regs, cgroup_unified());
+}
+SEC("uprobe.session") int session_legacy(struct pt_regs *regs) {
+  return session(regs, cgroup_legacy());
+}
+SEC("uprobe.multi") int entry_unified(struct pt_regs *regs) {
+  return entry(regs, cgroup_unified());
+}
+SEC("uprobe.multi") int entry_legacy(struct pt_regs *regs) {
+  return entry(regs, cgroup_legacy());
+}
+SEC("uretprobe.multi") int return_unified(struct pt_regs *regs) {
+  return back(regs, cgroup_unified());
+}
+SEC("uretprobe.multi") int return_legacy(struct pt_regs *regs) {
+  return back(regs, cgroup_legacy());
+}
 
 /* A process ends. Only groups that have a row already are of interest. */
 INLINE int process_exit(u64 cgroup) {
@@ -294,8 +310,12 @@ INLINE int process_exit(u64 cgroup) {
   return 0;
 }
 
-SEC("raw_tp/sched_process_exit") int exit_unified(void *context) { return process_exit(cgroup_unified()); }
-SEC("raw_tp/sched_process_exit") int exit_legacy(void *context) { return process_exit(cgroup_legacy()); }
+SEC("raw_tp/sched_process_exit") int exit_unified(void *context) {
+  return process_exit(cgroup_unified());
+}
+SEC("raw_tp/sched_process_exit") int exit_legacy(void *context) {
+  return process_exit(cgroup_legacy());
+}
 
 /* A control group's directory is removed: its row may go once it has been read. */
 INLINE int group_gone(u64 *context, _Bool legacy) {
@@ -321,8 +341,12 @@ INLINE int group_gone(u64 *context, _Bool legacy) {
   return 0;
 }
 
-SEC("raw_tp/cgroup_rmdir") int gone_unified(u64 *context) { return group_gone(context, 0); }
-SEC("raw_tp/cgroup_rmdir") int gone_legacy(u64 *context) { return group_gone(context, 1); }
+SEC("raw_tp/cgroup_rmdir") int gone_unified(u64 *context) {
+  return group_gone(context, 0);
+}
+SEC("raw_tp/cgroup_rmdir") int gone_legacy(u64 *context) {
+  return group_gone(context, 1);
+}
 
 struct ioctl_arguments {
   u64 common, number, descriptor, command, argument;

@@ -62,7 +62,7 @@ func (o Options) keepUnused() time.Duration { return cmp.Or(o.Unused, keepUnused
 func DefaultLibraries() []string {
 	return []string{
 		"/usr/lib/x86_64-linux-gnu/libcuda.so.*", "/usr/lib/aarch64-linux-gnu/libcuda.so.*", "/usr/lib64/libcuda.so.*",
-		"/usr/lib/libcuda.so.*", "/usr/local/nvidia/lib64/libcuda.so.*", "/home/kubernetes/bin/nvidia/lib64/libcuda.so.*",
+		"/usr/lib/libcuda.so.*", "/usr/local/nvidia/lib64/libcuda.so.*", "/*/kubernetes/bin/nvidia/lib64/libcuda.so.*",
 		"/run/nvidia/driver/usr/lib/*/libcuda.so.*", "/run/nvidia/driver/usr/lib64/libcuda.so.*",
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// What becomes of the probes where rights or kernel files are missing (cases C51 and C52): never a crash, always a reason
+// What becomes of the probes where rights or kernel files are missing: never a crash, always a reason
 // that names what to change, and as much counted as can be.
 
 package bpf

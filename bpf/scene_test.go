@@ -27,7 +27,7 @@ import (
 )
 
 // patience is how long something may take on a busy machine that takes a second on an idle one.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 func TestMain(m *testing.M) {
 	if stage := os.Getenv(childVariable); stage != "" {

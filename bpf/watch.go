@@ -13,9 +13,7 @@ import (
 	"hash/maphash"
 	"os"
 	"path"
-	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,11 +24,11 @@ import (
 const (
 	lookEvery   = 250 * time.Millisecond
 	sweepEvery  = time.Second
-	sweepBudget = time.Millisecond      // of each sweep, beside records: a thousandth of a core
-	scanBudget  = 10 * time.Millisecond // of each sweep, without records
-	youngFor    = 20 * time.Second      // without records, new processes are looked at in each sweep for so long
-	pathsEvery  = 10 * time.Second      // libraries that are probed ahead, and device nodes
-	keepUnused  = 30 * time.Second      // a library that nobody maps
+	sweepBudget = 300 * time.Microsecond // of each sweep, beside records: 0.03 % of a core
+	scanBudget  = 10 * time.Millisecond  // of each sweep, without records
+	youngFor    = 20 * time.Second       // without records, new processes are looked at in each sweep for so long
+	pathsEvery  = 10 * time.Second       // libraries that are probed ahead, and device nodes
+	keepUnused  = 30 * time.Second       // a library that nobody maps
 
 	maxLibraries  = 256   // that are probed at a time
 	maxByGroup    = 16    // of them first found in one control group: a container cannot take them all
@@ -39,19 +37,6 @@ const (
 	maxSaid       = 20    // lines of log about those, until what is remembered is cleared
 	forgetAfter   = 10 * time.Minute
 )
-
-// library is a file that is the driver's, probed or not.
-type library struct {
-	probes    attachment // empty: it cannot be probed
-	partial   string     // what of it cannot be seen
-	reason    string     // why it cannot be probed
-	pids      map[int]string
-	group     string // where it was found first
-	ahead     bool   // named by us, kept while that name is its
-	unused    time.Time
-	functions int
-	stepped   int // of those left out, as they would be single-stepped
-}
 
 // sighting is how a mapping names a file: not one name for a file, but one file for a name, as long as it is not used anew.
 type sighting struct {
@@ -282,170 +267,6 @@ func (w *watcher) inspect(pid int, line mapsLine) (fileID, error) {
 		w.probe(pid, line.name, id, file, im)
 	}
 	return id, nil
-}
-
-// probe attaches to a driver's library.
-func (w *watcher) probe(pid int, name string, id fileID, file *os.File, im *image) {
-	d, err := place(im)
-	if err != nil {
-		w.refuse(pid, name, id, err.Error())
-		return
-	}
-	group := cgroupOf(w.options.Proc, pid)
-	attached, byGroup := 0, 0
-	for _, l := range w.libraries {
-		if l.probes != nil {
-			attached++
-			if l.group == group && pid != 0 {
-				byGroup++
-			}
-		}
-	}
-	if attached >= maxLibraries || byGroup >= maxByGroup {
-		w.refuse(pid, name, id, fmt.Sprintf("too many files are probed: %d of %d, %d of %d of this container", attached, maxLibraries, byGroup, maxByGroup))
-		return
-	}
-	places := slices.DeleteFunc(distinct(d.functions), func(p placed) bool { return !w.accept(p) })
-	if len(places) == 0 {
-		w.refuse(pid, name, id, "every probe in it would be single-stepped, which costs too much here")
-		return
-	}
-	probes, err := w.loaded.attach(file, places)
-	if err != nil {
-		w.refuse(pid, name, id, firstLine(err))
-		return
-	}
-	l := &library{probes: probes, pids: map[int]string{}, group: group, functions: len(places)}
-	for _, p := range d.functions {
-		if !p.emulated && !w.accept(p) {
-			l.stepped++
-		}
-	}
-	if len(d.lacking) > 0 {
-		l.partial = "it does not export " + strings.Join(d.lacking, ", ") + ": such calls are not seen"
-	}
-	w.add(pid, name, id, l)
-	w.options.Log.Info("library is probed", "path", name, "pid", pid, "functions", l.functions, "left_out", l.stepped)
-}
-
-// refuse notes a driver that cannot be probed. A container can map as many as it likes: what is kept and said is bounded.
-func (w *watcher) refuse(pid int, name string, id fileID, reason string) {
-	if l := w.libraries[id]; l != nil {
-		l.pids[pid] = name
-		return
-	}
-	refused := 0
-	for _, l := range w.libraries {
-		if l.probes == nil {
-			refused++
-		}
-	}
-	if refused >= maxRefused {
-		return
-	}
-	w.add(pid, name, id, &library{reason: reason, pids: map[int]string{}})
-	if w.said++; w.said <= maxSaid {
-		w.options.Log.Warn("library cannot be probed", "path", name, "pid", pid, "reason", reason)
-	}
-}
-
-func (w *watcher) add(pid int, name string, id fileID, l *library) {
-	if pid != 0 {
-		l.pids[pid] = name
-	}
-	w.libraries[id] = l
-}
-
-// lookAhead probes the libraries that we were told of before anybody maps them, so that first calls count.
-func (w *watcher) lookAhead() {
-	named := map[fileID]bool{}
-	for _, pattern := range w.options.Libraries {
-		paths, _ := filepath.Glob(pattern)
-		for _, name := range paths {
-			if id, ok := w.lookAheadAt(name); ok {
-				named[id] = true
-			}
-		}
-	}
-	for id, l := range w.libraries {
-		l.ahead = named[id]
-	}
-}
-
-func (w *watcher) lookAheadAt(name string) (fileID, bool) {
-	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return fileID{}, false
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return fileID{}, false
-	}
-	im, err := openImage(file)
-	if err != nil || !isDriver(im, name) {
-		return fileID{}, false
-	}
-	id, err := w.identify.identify(file)
-	if err != nil {
-		return fileID{}, false
-	}
-	if w.libraries[id] == nil {
-		w.probe(0, name, id, file, im)
-	}
-	return id, true
-}
-
-// closeUnused detaches from libraries that nobody has mapped for a while. The kernel keeps probes in a file that has no
-// name any more, so a library that was replaced is seen as long as somebody uses it.
-func (w *watcher) closeUnused(now time.Time) {
-	swept := false
-	for id, l := range w.libraries {
-		for pid := range l.pids {
-			if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-				delete(l.pids, pid)
-			}
-		}
-		switch {
-		case len(l.pids) > 0 || l.ahead:
-			l.unused = time.Time{}
-		case l.unused.IsZero():
-			l.unused = now
-		case now.Sub(l.unused) > w.options.keepUnused():
-			if !swept { // children of a fork have mapped what nobody told
-				swept = true
-				w.fillQueue()
-				w.sweep(now, time.Hour)
-			}
-			if len(l.pids) > 0 {
-				continue
-			}
-			if err := l.probes.Close(); err != nil {
-				w.options.Log.Warn("detaching failed", "error", err)
-			}
-			delete(w.libraries, id)
-		}
-	}
-}
-
-// trace tells which probed libraries whom has mapped.
-func (w *watcher) trace() map[int][]fileID {
-	if !w.options.trace {
-		return nil
-	}
-	traced := map[int][]fileID{}
-	for id, l := range w.libraries {
-		if l.probes == nil {
-			continue
-		}
-		for pid := range l.pids {
-			traced[pid] = append(traced[pid], id)
-		}
-		if l.ahead {
-			traced[0] = append(traced[0], id)
-		}
-	}
-	return traced
 }
 
 // forget keeps what is remembered small and not too old: numbers of files are used again.

@@ -16,7 +16,7 @@ passed=0 failed=0 skipped=0
 # Tracked files and new ones, never what git ignores.
 sources() { git ls-files --cached --others --exclude-standard -- "$@" | while read -r f; do [ -f "$f" ] && echo "$f"; done; }
 go_files() { sources '*.go'; }
-c_files() { sources 'libvgpu/*.c' 'libvgpu/*.h'; }
+c_files() { sources 'libvgpu/*.c' 'libvgpu/*.h' 'bpf/*.c' 'bpf/*.h'; }
 shell_files() {
   sources | while read -r f; do
     case $(head -c 32 "$f" | tr -d '\0' | head -n 1) in '#!'*sh | '#!'*sh\ *) echo "$f" ;; esac
@@ -55,6 +55,7 @@ clang_formatted() {
   [ -z "$changed" ] || { printf 'make format would change:\n%s\n' "$changed" && false; }
 }
 shellcheck_clean() { shell_files | xargs shellcheck; }
+bpf_current() { scripts/gen-bpf.sh --check; }
 layering() { go test -count=1 -run '^TestLayering' ./agent; }
 docs_current() {
   local dir rc=0
@@ -91,6 +92,7 @@ check exports scripts/check-exports.sh
 check hooks scripts/check-hooks.sh
 check docs docs_current
 check alerts alerts_hold promtool
+check bpf bpf_current clang-19
 check links scripts/check-links.sh
 check hygiene scripts/check-hygiene.sh
 

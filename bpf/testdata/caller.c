@@ -14,18 +14,24 @@
 //   sync N                 N times cuCtxSynchronize
 //   quick N                N times cuCtxSynchronize; answers with the processor time of each, in ns
 //   syscalls N             N getpid; answers likewise
+//   control N              N ioctls on descriptor 0; answers likewise
 //   ioctl PATH N           N ioctls on a device node
+//   container GROUP LIBRARY N BYTES   in a child with a control group and a mount namespace of its own, see the library
+//                          at a path of its own, load and begin, and make N copies; wait for it
 //   fork                   end the child of a fork
 //   exit                   end
 
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -133,8 +139,14 @@ static void one(const char *verb, size_t bytes, size_t height) {
   } else if (strcmp(verb, "any") == 0) {
     ok(verb, cuda.any(card, (device_pointer)(uintptr_t)host, bytes));
   } else if (strcmp(verb, "rect") == 0) {
-    struct rectangle r = {.from_type = 1, .from_host = host, .from_pitch = bytes, .to_type = 2, .to_device = card,
-                          .to_pitch = bytes, .width = bytes, .height = height};
+    struct rectangle r = {.from_type = 1,
+                          .from_host = host,
+                          .from_pitch = bytes,
+                          .to_type = 2,
+                          .to_device = card,
+                          .to_pitch = bytes,
+                          .width = bytes,
+                          .height = height};
     ok(verb, cuda.rect(&r));
   } else if (strcmp(verb, "alloc") == 0) {
     ok(verb, cuda.alloc(&piece, bytes));
@@ -147,6 +159,8 @@ static void one(const char *verb, size_t bytes, size_t height) {
     ok(verb, cuda.sync());
   } else if (strcmp(verb, "syscalls") == 0) {
     syscall(SYS_getpid);
+  } else if (strcmp(verb, "control") == 0) {
+    ioctl(0, 0x4600, NULL);
   } else {
     fail("unknown command", 0);
   }
@@ -163,8 +177,43 @@ static void ioctls(const char *path, size_t n) {
   close(fd);
 }
 
+static void write_pid(const char *group) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/cgroup.procs", group);
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, "0", 1) != 1) {
+    fail(path, fd);
+  }
+  close(fd);
+}
+
+// container is a container as far as probes can tell.
+static void container(const char *group, const char *library, size_t n, size_t bytes) {
+  pid_t child = fork();
+  int status = 0;
+  if (child == 0) {
+    write_pid(group);
+    ok("unshare", unshare(CLONE_NEWNS));
+    ok("private mounts", mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
+    ok("tmpfs", mount("none", "/mnt", "tmpfs", 0, NULL));
+    int fd = open("/mnt/libcuda.so.1", O_CREAT | O_CLOEXEC | O_WRONLY, 0755);
+    ok("file to bind to", fd < 0);
+    close(fd);
+    ok("bind", mount(library, "/mnt/libcuda.so.1", NULL, MS_BIND, NULL));
+    open_library("/mnt/libcuda.so.1");
+    begin();
+    for (size_t i = 0; i < n; i++) {
+      one("htod", bytes, 0);
+    }
+    _exit(0);
+  }
+  if (waitpid(child, &status, 0) != child || status != 0) {
+    fail("container", status);
+  }
+}
+
 int main(void) {
-  char line[4096], verb[16], path[4000];
+  char line[8192], verb[16], path[4000], group[4000];
   size_t n = 1, bytes = 0, height = 0;
   while (fgets(line, sizeof line, stdin) != NULL) {
     if (sscanf(line, "load %3999s", path) == 1) {
@@ -179,6 +228,8 @@ int main(void) {
       begin();
     } else if (sscanf(line, "ioctl %3999s %zu", path, &n) == 2) {
       ioctls(path, n);
+    } else if (sscanf(line, "container %3999s %3999s %zu %zu", group, path, &n, &bytes) == 4) {
+      container(group, path, n, bytes);
     } else if (strcmp(line, "fork\n") == 0) {
       pid_t child = fork();
       if (child == 0) {
