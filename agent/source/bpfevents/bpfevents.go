@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/bpf"
@@ -17,9 +18,9 @@ import (
 
 // Options are those of package bpf that an operator sets.
 type Options struct {
-	Mode      string   // auto, full, sampled or off; "" is auto
-	Libraries []string // patterns of paths of the host's drivers; nil: where they lie usually
-	Log       *slog.Logger
+	Mode        string // auto, full, sampled or off; "" is auto
+	NVMLLibrary string // path of the driver's other library, where it is known: the one to probe lies beside it
+	Log         *slog.Logger
 }
 
 // Probes are the probes of this machine, or the reason why there are none.
@@ -35,9 +36,9 @@ func Open(options Options) *Probes {
 	if options.Log == nil {
 		options.Log = slog.New(slog.DiscardHandler)
 	}
-	libraries := options.Libraries
-	if libraries == nil {
-		libraries = bpf.DefaultLibraries()
+	libraries := bpf.DefaultLibraries()
+	if filepath.IsAbs(options.NVMLLibrary) {
+		libraries = append(libraries, filepath.Join(filepath.Dir(options.NVMLLibrary), "libcuda.so.*"))
 	}
 	probes, err := bpf.Open(bpf.Options{Mode: bpf.Mode(options.Mode), Libraries: libraries, Log: options.Log})
 	switch {
