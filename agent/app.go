@@ -233,8 +233,10 @@ func (a *app) openSources() {
 	}
 	holders := kubelet.New(a.config.KubeletDir, a.config.ResourceName, plugin.AllocationVariable)
 	a.onClose(func(context.Context) error { return holders.Close() })
+	pageReader := pages.New(a.pagesPath)
+	a.onClose(func(context.Context) error { pageReader.Close(); return nil })
 	a.sources = monitor.Sources{
-		GPUs: gpus, Ledger: ledgersource.New(a.books), Pages: pages.New(a.pagesPath),
+		GPUs: gpus, Ledger: ledgersource.New(a.books), Pages: pageReader,
 		Procs: procs.New(a.parts.procRoot), Kubelet: holders,
 	}
 }
