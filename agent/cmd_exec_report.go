@@ -8,6 +8,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/vgpud/vgpud/limiter"
@@ -22,14 +23,36 @@ func (s *execSlice) report(wall time.Duration, left bool, say func(string)) {
 		say(fmt.Sprintf("no report: %v", err))
 		return
 	}
-	for _, line := range reportLines(s.device, usage.Devices[0], wall, left) {
+	moved, err := readTraffic(s.pages())
+	if err != nil {
+		say(fmt.Sprintf("no report: %v", err))
+		return
+	}
+	for _, line := range reportLines(s.device, usage.Devices[0], moved, wall, left) {
 		say(line)
 	}
 }
 
+// readTraffic reads the traffic book of the slice's only device.
+func readTraffic(dir string) (limiter.Traffic, error) {
+	reader, err := limiter.OpenTraffic(dir)
+	if err != nil {
+		return limiter.Traffic{}, err
+	}
+	defer reader.Close()
+	books, err := reader.Read()
+	if err != nil {
+		return limiter.Traffic{}, err
+	}
+	return books[0], nil
+}
+
 // reportLines is the text. granted is what the slice was made with.
-func reportLines(granted limiter.Device, used limiter.DeviceUsage, wall time.Duration, left bool) []string {
-	lines := append(computeLines(granted.Compute, used.Compute, wall), memoryLine(granted, used))
+func reportLines(granted limiter.Device, used limiter.DeviceUsage, moved limiter.Traffic, wall time.Duration, left bool) []string {
+	lines := append(computeLines(granted.Compute, used.Compute, wall), memoryLine(granted, used), copiesLine(moved))
+	if moved.Stalls > 0 {
+		lines = append(lines, fmt.Sprintf("waited for the GPU: %d calls, %s in all threads together", moved.Stalls, seconds(moved.Stalled)))
+	}
 	if left {
 		lines = append(lines, "processes of the command still run; these figures are of the time until now")
 	}
@@ -67,6 +90,22 @@ func memoryLine(granted limiter.Device, used limiter.DeviceUsage) string {
 		limit = "granted " + formatBytes(granted.MemoryLimitBytes)
 	}
 	return fmt.Sprintf("memory: %s; requests: %d, of them refused: %d", limit, used.Allocations+used.Refusals, used.Refusals)
+}
+
+// copiesLine is what is said of copies: how many each way, and their bytes.
+func copiesLine(moved limiter.Traffic) string {
+	ways := [limiter.Directions]string{limiter.HostToDevice: "to the GPU", limiter.DeviceToHost: "from it",
+		limiter.WithinDevice: "within it", limiter.BetweenDevices: "to or from another GPU"}
+	var parts []string
+	for direction, count := range moved.Copies {
+		if count.Calls > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d, %s", ways[direction], count.Calls, formatBytes(count.Bytes)))
+		}
+	}
+	if len(parts) == 0 {
+		return "copies: none"
+	}
+	return "copies: " + strings.Join(parts, "; ")
 }
 
 // seconds is a time for people, to the millisecond.
