@@ -24,3 +24,12 @@ ABI=2 traffic "pages without traffic books" older
 rm -rf "$work/traffic"
 pages "$work/traffic" k1 "$card0=$((1000 * MIB))" "$card1=$((1000 * MIB))"
 run "copies between two GPUs" env LD_LIBRARY_PATH="$bin/gpu" LD_PRELOAD="$work/traffic/libvgpu.so" "$bin/copies" two
+
+# On the simulated GPU, whose copies take time: 25 GB a second each way. The card counts by itself.
+new_card copies=timed memory=4096MiB memory_backing=none
+rm -rf "$work/traffic"
+pages "$work/traffic" k1 "$(uuid_of 0)=$((1000 * MIB))"
+run "copies that take time" env LD_PRELOAD="$work/traffic/libvgpu.so" "$bin/moves" 60 40 335.5
+check "the card counted the same" -- \
+  [ "$(gpusim status --json | grep -o '"rx_bytes": [0-9]*, "tx_bytes": [0-9]*' | head -n 1)" = \
+  "\"rx_bytes\": $((60 * 8 * MIB)), \"tx_bytes\": $((40 * 8 * MIB))" ]
