@@ -100,9 +100,10 @@ func mixture(seed int64, count int, shortest, longest time.Duration) []*actor {
 
 // Mixtures of two to six tenants with their own rhythms, noise and lag: a tenth of the card's traffic at most.
 func TestAttributeMixtures(t *testing.T) {
+	t.Parallel()
 	known, looks := 0, 0
 	for count := 2; count <= 6; count++ {
-		for seed := range int64(24) {
+		for seed := range int64(12) {
 			s := newScene(t, seed, mixture(seed*7+int64(count), count, 300*ms, 8*time.Second)...)
 			s.every, s.noise, s.lag = 200*ms, 0.03, time.Duration(seed%6)*200*ms
 			s.sharing = []monitor.Sharing{monitor.SharingMPS, monitor.SharingTimeSliced}[seed%2]
@@ -124,6 +125,7 @@ func TestAttributeMixtures(t *testing.T) {
 
 // The same as often as Contend asks for, which is seldom where little is at stake.
 func TestAttributeAsOftenAsAsked(t *testing.T) {
+	t.Parallel()
 	known, looks, often, all := 0, 0, 0, 0
 	for seed := range int64(24) {
 		count := 2 + int(seed%5)
@@ -145,6 +147,7 @@ func TestAttributeAsOftenAsAsked(t *testing.T) {
 
 // Tenants that are active at the same times cannot be told apart, whatever noise there is: that is said.
 func TestAttributeSameRhythm(t *testing.T) {
+	t.Parallel()
 	known, looks := 0, 0
 	for seed := range int64(24) {
 		count := 2 + int(seed%5)
@@ -176,6 +179,7 @@ func TestAttributeSameRhythm(t *testing.T) {
 // What is charged is no guide to what runs: it comes in lumps, ahead or behind, or does not grow with what kernels lose. Then
 // little may be told, but nothing wrong.
 func TestAttributeWithRoughCharges(t *testing.T) {
+	t.Parallel()
 	for name, rough := range map[string]func(a *actor, seed int64){
 		"lumps": func(a *actor, seed int64) {
 			var shown time.Duration

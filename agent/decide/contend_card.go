@@ -129,7 +129,7 @@ func (c *cardTraffic) look(now time.Duration, device *monitor.Device, streams []
 	next.readDevice(device, now, passed)
 	total := look{now: now, policy: policy, card: &next, passed: passed, keep: math.Exp(-float64(passed) / float64(shareOver))}
 	for i := range next.slices {
-		next.slices[i].count(&streams[i], now, total.keep)
+		next.slices[i].count(&streams[i], now, total.keep, next.sharing == monitor.SharingTimeSliced)
 		total.add(&next.slices[i])
 	}
 	next.copied += copyPasses * total.all.rates[monitor.DeviceToDevice] * passed.Seconds()

@@ -102,13 +102,8 @@ func measureClasses(known []classTraffic, classes []monitor.Class, light *classL
 	next := make([]classTraffic, len(classes))
 	for i := range classes {
 		class := &classes[i]
-		at := i
-		if at >= len(known) || known[at].id != class.ID {
-			at = slices.IndexFunc(known, func(k classTraffic) bool { return k.id == class.ID })
-		}
 		next[i] = classTraffic{id: class.ID, kind: class.Kind}
-		if at >= 0 && known[at].kind == class.Kind && known[at].samples <= class.Samples && known[at].operations <= class.Operations &&
-			known[at].time <= class.Time {
+		if at := sameClass(known, class, i); at >= 0 {
 			next[i] = known[at]
 			if light != nil {
 				next[i].measure(class, light, &found[resourceOf(class.Kind)])
@@ -132,6 +127,37 @@ func unchanged(known []classTraffic, classes []monitor.Class) bool {
 		}
 	}
 	return true
+}
+
+// kernelTime is the GPU time, in seconds, that the new samples of kernels and graphs stand for. Where tenants take turns,
+// samples hold others' turns, and what a kernel takes undisturbed is nearer to the truth.
+func kernelTime(known []classTraffic, classes []monitor.Class, turns bool) float64 {
+	sum := 0.0
+	for i := range classes[:min(len(classes), classesMost)] {
+		class := &classes[i]
+		at := sameClass(known, class, i)
+		if at < 0 || resourceOf(class.Kind) != onDRAM || class.Kind == monitor.OperationDeviceCopy || class.Samples == known[at].samples {
+			continue
+		}
+		mean := max(0, class.Time-known[at].time).Seconds() / float64(class.Samples-known[at].samples)
+		if undisturbed := known[at].baseline.value / float64(time.Second); turns && undisturbed > 0 {
+			mean = min(mean, undisturbed)
+		}
+		sum += min(mean*float64(class.Operations-known[at].operations), longestOp.Seconds())
+	}
+	return sum
+}
+
+// sameClass finds what is known of a class, which is mostly where it is; -1: nothing, or its counters have begun anew.
+func sameClass(known []classTraffic, class *monitor.Class, at int) int {
+	if at >= len(known) || known[at].id != class.ID {
+		at = slices.IndexFunc(known, func(k classTraffic) bool { return k.id == class.ID })
+	}
+	if at >= 0 && known[at].kind == class.Kind && known[at].samples <= class.Samples && known[at].operations <= class.Operations &&
+		known[at].time <= class.Time {
+		return at
+	}
+	return -1
 }
 
 // measure takes in the new samples of a class.

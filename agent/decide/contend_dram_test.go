@@ -6,6 +6,7 @@
 package decide
 
 import (
+	"fmt"
 	"math"
 	"math/rand"
 	"testing"
@@ -20,12 +21,20 @@ func streamer(key string, share, dram float64, slower func(time.Duration) float6
 		jitter: 0.03, every: 64, slower: slower}}}
 }
 
-// One tenant streams; another comes, and both are slowed by half.
+// One tenant streams; another comes, and both are slowed by half. Their shares may be limited, or not: then there is no book
+// of their GPU time, and samples of their kernels have to tell it.
 func TestContendInDRAM(t *testing.T) {
+	for _, book := range []bool{true, false} {
+		t.Run(fmt.Sprintf("book %t", book), func(t *testing.T) { contendInDRAM(t, book) })
+	}
+}
+
+func contendInDRAM(t *testing.T, book bool) {
 	both := between(5*time.Minute, time.Hour, 1.8)
 	victim := streamer("victim", 0.5, 0.7, both)
 	other := streamer("other", 0.55, 0.9, both)
 	other.active = during(5*time.Minute, time.Hour, 1)
+	victim.noBook, other.noBook = !book, !book
 	s := newScene(t, 1, victim, other)
 	s.every, s.noise = 0, 0.03
 	s.run(5*time.Minute, func() {

@@ -225,12 +225,12 @@ func TestContendMemory(t *testing.T) {
 			_, state = Contend(&seen.seen, policy, state)
 		}
 	}
-	look(5 * time.Minute)
+	look(3 * time.Minute)
 	before := sizeOf(state)
-	look(10 * time.Minute)
+	look(5 * time.Minute)
 	after := sizeOf(state)
 	perSlice := after / slices
-	t.Logf("%d bytes for a card with %d slices, %d a slice; 5 minutes after the begin %d", after, slices, perSlice, before)
+	t.Logf("%d bytes for a card with %d slices, %d a slice; 3 minutes after the begin %d", after, slices, perSlice, before)
 	if after > before*11/10+4096 || perSlice > 40<<10 {
 		t.Errorf("%d bytes, %d a slice; before: %d", after, perSlice, before)
 	}

@@ -118,8 +118,8 @@ func meetStreams(known []sliceTraffic, streams []monitor.Stream) []sliceTraffic 
 	return slices
 }
 
-// count takes in the counters of a slice. Counters that went back have begun anew.
-func (s *sliceTraffic) count(stream *monitor.Stream, now time.Duration, keep float64) {
+// count takes in the counters of a slice; turns: tenants of the card take turns, keep: of means over shareOver. Counters that went back have begun anew.
+func (s *sliceTraffic) count(stream *monitor.Stream, now time.Duration, keep float64, turns bool) {
 	if s.first == 0 || now < s.first {
 		s.first = now
 	}
@@ -154,24 +154,33 @@ func (s *sliceTraffic) count(stream *monitor.Stream, now time.Duration, keep flo
 	}
 	charged := max(0, stream.Charged)
 	s.charging = stream.Charged > 0 || stream.Share > 0
-	if s.known && charged > s.charged {
+	switch {
+	case !s.known:
+	case charged > s.charged:
 		s.activity = min((charged-s.charged).Seconds()/since.Seconds(), activityMost)
+	case charged == 0: // there is no book: its share is not limited
+		kernels := kernelTime(s.classes, stream.Classes, turns)
+		s.activity = min(kernels/since.Seconds(), activityMost)
+		s.charging = s.charging || s.activity > 0
 	}
 	waited, stalled := max(0, stream.Waited), max(0, stream.Stalls.Time)
 	if s.known {
-		s.wait(max(0, waited-s.waited), max(0, stalled-s.stalled), since)
+		idle := max(0, (stalled-s.stalled).Seconds()-s.activity*since.Seconds())
+		if !s.charging {
+			idle = 0 // how much of that the card worked for it is not known
+		}
+		s.wait(max(0, waited-s.waited).Seconds(), idle, since.Seconds())
 	}
 	s.worked = s.copied || s.activity > 0 || s.known && stalled > s.stalled
 	s.charged, s.waited, s.stalled = charged, waited, stalled
 }
 
-// wait takes in what was lost waiting for a turn: launches that were kept waiting, or calls that waited for the card for
-// longer than it worked for them, which has the former in it. It is all of the slice's progress as far as the card did
-// nothing for it meanwhile.
-func (s *sliceTraffic) wait(waited, stalled, since time.Duration) {
-	idle := max(0, stalled.Seconds()-s.activity*since.Seconds())
-	some := min(max(waited.Seconds(), idle), since.Seconds())
-	full := min(some, max(0, 1-s.activity)*since.Seconds())
+// wait takes in what was lost waiting for a turn, in seconds: launches that were kept waiting, or calls that waited for the
+// card for longer than it worked for them, which has the former in it. It is all of the slice's progress as far as the card
+// did nothing for it meanwhile.
+func (s *sliceTraffic) wait(waited, idle, since float64) {
+	some := min(max(waited, idle), since)
+	full := min(some, max(0, 1-s.activity)*since)
 	s.pressure[onTime].some.lose(seconds(some))
 	s.pressure[onTime].full.lose(seconds(full))
 }
