@@ -21,7 +21,7 @@ REVISION := $(or $(shell git describe --always --dirty --abbrev=12 2>/dev/null),
 # A nested make takes our job server where there is one, and -j otherwise. V=1 shows its commands, in tests too.
 SUBMAKE = $(MAKE) $(if $(V),,-s) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
-.PHONY: help build shim sim agent client demo test check e2e bench-shim bench-compute bench-agent bench-contention test-gpu format docs tools clean need-build
+.PHONY: help build shim sim agent client demo test check e2e bench-shim bench-compute bench-agent bench-contention bench-probes test-gpu format docs tools clean need-build
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -75,12 +75,15 @@ bench-contention: build ## Measure how contention is found and told from what is
 bench-agent: build ## Measure what the agent costs, with a profile, into docs/benchmarks (root)
 	@go run ./scripts/agentbench --build $(OUT) --out docs/benchmarks
 
+bench-probes: sim ## Measure what the kernel's probes cost: hits, attaching, reading, looking (root)
+	@go test -run '^$$' -bench . -benchtime 1x ./bpf
+
 test-gpu: build bench-shim ## Check caps, views and costs on a real GPU and driver
 	@scripts/test-gpu.sh
 
 format: ## Format Go and C
 	@gofmt -w $$(git ls-files '*.go')
-	@clang-format -i $$(git ls-files 'libvgpu/*.[ch]')
+	@clang-format -i $$(git ls-files 'libvgpu/*.[ch]' 'bpf/*.[ch]')
 
 docs: ## Write the generated pages of docs/ again
 	@OUT=$(OUT) scripts/gendocs.sh docs
