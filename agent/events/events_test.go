@@ -54,6 +54,7 @@ func startServer(t *testing.T) *server {
 	return s
 }
 
+// ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	body, _ := io.ReadAll(in.Body)
 	r := request{method: in.Method, path: in.URL.Path}
@@ -110,6 +111,7 @@ type sending struct {
 	log bytes.Buffer
 }
 
+// Write implements io.Writer, for the log.
 func (s *sending) Write(text []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

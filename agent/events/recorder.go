@@ -6,7 +6,6 @@ package events
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -119,7 +118,9 @@ func (r *Recorder) tell(ctx context.Context, next queued) {
 	}
 	if !r.limiter.TryAccept() {
 		r.drop(next.event, s)
-		r.complain("too-many", "more events than are told; what is too much is dropped", fmt.Errorf("more than %d at once and one in %s", newBurst, newEvery))
+		if r.first("too-many") {
+			r.log.Warn("more events than are told; what is too much is dropped", "at_once", newBurst, "then_one_in", newEvery)
+		}
 		return
 	}
 	if r.send(ctx, func() error { return r.api.create(ctx, next.event, s) }) {
@@ -203,16 +204,19 @@ func (r *Recorder) refused(err error) {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
 		r.log.Debug("nobody is left to tell", "error", err) // the pod goes with its namespace, or the event was too old
 	case apierrors.IsForbidden(err):
-		r.complain("forbidden", "the agent may not create events; deploy/rbac.yaml has the rights", err)
+		if r.first("forbidden") {
+			r.log.Warn("the agent may not create events; deploy/rbac.yaml has the rights", "error", err)
+		}
 	default:
-		r.complain(string(apierrors.ReasonForError(err)), "an event is refused", err)
+		if r.first(string(apierrors.ReasonForError(err))) {
+			r.log.Warn("an event is refused", "error", err)
+		}
 	}
 }
 
-func (r *Recorder) complain(reason, message string, err error) {
-	if r.complained[reason] {
-		return
-	}
+// first says whether nothing was logged for this reason yet.
+func (r *Recorder) first(reason string) bool {
+	before := r.complained[reason]
 	r.complained[reason] = true
-	r.log.Warn(message, "error", err)
+	return !before
 }

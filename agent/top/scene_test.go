@@ -30,8 +30,6 @@ func TestMain(m *testing.M) {
 
 var noon = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 
-func ptr[T any](value T) *T { return &value }
-
 // node is a view with every kind of state in it.
 func node() *control.View {
 	view := &control.View{
@@ -45,7 +43,7 @@ func node() *control.View {
 			PCIeRXRatio: &control.Figure{Value: 0.81, PeriodSeconds: 0.02}, PCIeTXRatio: &control.Figure{Value: 0.004, PeriodSeconds: 0.02},
 			PCIeRXBytesPerSec: &control.Figure{Value: 20.3e9, PeriodSeconds: 0.02}, PCIeTXBytesPerSec: &control.Figure{Value: 1.2e8, PeriodSeconds: 0.02},
 			Sharing: "mps", Possible: []string{"dram", "pcie_rx", "pcie_tx"}, Throttle: []string{"power"}, Link: "gen4 x16 of gen4 x16",
-			Health:    control.Health{Reason: "contended", Since: ptr(noon.Add(-200 * time.Second)), Detail: "others slow the slices on it"},
+			Health:    control.Health{Reason: "contended", Since: new(noon.Add(-200 * time.Second)), Detail: "others slow the slices on it"},
 			Slices:    control.Counts{Allocated: 3, Withdrawn: 7},
 			Contended: true,
 			Evidence: &control.Evidence{Time: noon.Add(-200 * time.Second), Contended: true, Resource: "dram", Victim: "k1", Antagonist: "k2", Confidence: 0.93,
@@ -60,22 +58,22 @@ func node() *control.View {
 	}
 	view.Slices = []control.Slice{
 		{Allocation: "k1", GPUUUID: "GPU-0aaa", Namespace: "ml", Pod: "train-7", PodUID: "uid-1", Container: "main", SliceIDs: []string{"GPU-0aaa::0"}, Pages: "readable",
-			MemoryUsedBytes: ptr(uint64(7 << 30)), MemoryLimitBytes: 8 << 30, ComputeMode: "elastic", ShareGranted: 0.1, ShareCeiling: 1, ShareRate: ptr(0.35),
-			ShareUsed: ptr(0.33), ThrottledRatio: ptr(0.02), LaunchesPerSecond: ptr(1234.5), HostToDeviceRate: ptr(1.5e9), DeviceToHostRate: ptr(0.0),
+			MemoryUsedBytes: new(uint64(7 << 30)), MemoryLimitBytes: 8 << 30, ComputeMode: "elastic", ShareGranted: 0.1, ShareCeiling: 1, ShareRate: new(0.35),
+			ShareUsed: new(0.33), ThrottledRatio: new(0.02), LaunchesPerSecond: new(1234.5), HostToDeviceRate: new(1.5e9), DeviceToHostRate: new(0.0),
 			Traffic:   []control.Traffic{{Resource: "dram", Known: true, Ratio: 0.21, BytesPerSec: 4.2e11, Confidence: 0.93}, {Resource: "pcie_rx", Known: true, Ratio: 0.06, Confidence: 1}},
 			Pressures: []control.Pressure{pressure("dram", 0.41, 0.38), pressure("time", 0.9, 0.9)}, Verdicts: []control.Verdict{{Kind: control.VerdictVictim, Why: "dram: 41 % lost"}},
 			AllocationAgeSeconds: 4000},
 		{Allocation: "k2", GPUUUID: "GPU-0aaa", Namespace: "ml", Pod: "stream-0", Container: "copy", SliceIDs: []string{"GPU-0aaa::1"}, Pages: "readable",
-			MemoryUsedBytes: ptr(uint64(9 << 30)), MemoryLimitBytes: 8 << 30, ComputeMode: "hard", ShareGranted: 0.1, ShareCeiling: 0.1, ShareRate: ptr(0.05), CutRatio: ptr(0.5),
-			ShareUsed: ptr(0.12), ThrottledRatio: ptr(0.97), LaunchesPerSecond: ptr(12.0), HostToDeviceRate: ptr(2.5e10),
+			MemoryUsedBytes: new(uint64(9 << 30)), MemoryLimitBytes: 8 << 30, ComputeMode: "hard", ShareGranted: 0.1, ShareCeiling: 0.1, ShareRate: new(0.05), CutRatio: new(0.5),
+			ShareUsed: new(0.12), ThrottledRatio: new(0.97), LaunchesPerSecond: new(12.0), HostToDeviceRate: new(2.5e10),
 			Traffic: []control.Traffic{{Resource: "dram", Known: true, Ratio: 0.64, Confidence: 0.93}, {Resource: "pcie_rx", Known: true, Ratio: 0.75, Confidence: 1}},
 			Verdicts: []control.Verdict{{Kind: control.VerdictAntagonist, Why: "uses most of dram"}, {Kind: control.VerdictOverLimit, Why: "holds more than its slice"},
 				{Kind: control.VerdictCut, Why: "to half of its share"}}, AllocationAgeSeconds: 50},
 		{Allocation: "k3", GPUUUID: "GPU-0aaa", PodUID: "0c4e", SliceIDs: []string{"GPU-0aaa::2"}, Pages: "unknown", MemoryLimitBytes: 8 << 30, ComputeMode: "none",
 			Traffic: []control.Traffic{{Resource: "dram", Why: "too few periods"}}},
 		{Allocation: "k4", GPUUUID: "GPU-1bbb", Namespace: "web", Pod: "infer-of-a-very-long-name-that-does-not-fit-5d9c7b", Container: "server", SliceIDs: []string{"GPU-1bbb::0"},
-			Pages: "readable", MemoryUsedBytes: ptr(uint64(0)), MemoryLimitBytes: 8 << 30, ComputeMode: "elastic", ShareGranted: 0.1, ShareCeiling: 1, ShareUsed: ptr(0.0),
-			ThrottledRatio: ptr(0.0), LaunchesPerSecond: ptr(0.0), Pressures: []control.Pressure{pressure("pcie_rx", 0, 0)}},
+			Pages: "readable", MemoryUsedBytes: new(uint64(0)), MemoryLimitBytes: 8 << 30, ComputeMode: "elastic", ShareGranted: 0.1, ShareCeiling: 1, ShareUsed: new(0.0),
+			ThrottledRatio: new(0.0), LaunchesPerSecond: new(0.0), Pressures: []control.Pressure{pressure("pcie_rx", 0, 0)}},
 	}
 	view.Findings = []control.Finding{{Kind: "no-slot", Since: noon.Add(-time.Minute), Namespace: "bad", Pod: "miner", Container: "x", PIDs: []int{99, 100}, Command: "a.out",
 		Detail: "calls the driver and has no slot", Action: "freeze"}}
@@ -100,7 +98,7 @@ func crowd() *control.View {
 	}
 	for i := range 50 {
 		view.Slices = append(view.Slices, control.Slice{Allocation: fmt.Sprintf("a%02d", i), GPUUUID: fmt.Sprintf("GPU-%d", i%8), Namespace: "ns", Pod: fmt.Sprintf("pod-%02d", i),
-			Container: "c", MemoryUsedBytes: ptr(uint64(i) << 20), MemoryLimitBytes: 1 << 30, ComputeMode: "hard", ShareUsed: ptr(float64(i) / 100)})
+			Container: "c", MemoryUsedBytes: new(uint64(i) << 20), MemoryLimitBytes: 1 << 30, ComputeMode: "hard", ShareUsed: new(float64(i) / 100)})
 	}
 	return view
 }
@@ -113,6 +111,7 @@ type agent struct {
 	asked int
 }
 
+// View implements Viewer.
 func (a *agent) View(ctx context.Context) (*control.View, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -405,6 +405,7 @@ func TestOnce(t *testing.T) {
 
 type failingWriter struct{}
 
+// Write implements io.Writer.
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
 func TestFigures(t *testing.T) {
