@@ -18,7 +18,7 @@
 enum { CLASSES = 64, EVERY = 16 };
 
 /* What this process copied of one class since the last one that was measured. Races lose counts. */
-static struct {
+static struct class {
   uint64_t id;
   uint64_t pending;
   uint64_t measured_ticks;
@@ -38,29 +38,25 @@ __attribute__((noinline)) struct vgpu_usage_traffic *vgpu_copy_traffic_slow(CUde
   return device ? device->traffic : NULL;
 }
 
-/* Whether a copy of the class is to be measured now; *operations: for how many it stands. */
-static bool is_due(uint64_t id, uint64_t *operations) {
-  __typeof__(&classes[0]) entry = &classes[id % CLASSES];
-  uint64_t now = vgpu_ticks();
-  if (__atomic_load_n(&entry->id, __ATOMIC_RELAXED) != id) {
-    __atomic_store_n(&entry->id, id, __ATOMIC_RELAXED);
-    __atomic_store_n(&entry->pending, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&entry->measured_ticks, now - vgpu_ticks_now_and_then(), __ATOMIC_RELAXED);
+static struct class *class_of(uint64_t id) {
+  struct class *class = &classes[id % CLASSES];
+  if (__atomic_load_n(&class->id, __ATOMIC_RELAXED) != id) {
+    __atomic_store_n(&class->id, id, __ATOMIC_RELAXED);
+    __atomic_store_n(&class->pending, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&class->measured_ticks, 0, __ATOMIC_RELAXED);
   }
-  uint64_t pending = __atomic_load_n(&entry->pending, __ATOMIC_RELAXED) + 1;
-  uint64_t since = now - __atomic_load_n(&entry->measured_ticks, __ATOMIC_RELAXED);
-  bool is_it = pending >= EVERY || since >= vgpu_ticks_now_and_then();
-  __atomic_store_n(&entry->pending, is_it ? 0 : pending, __ATOMIC_RELAXED);
-  if (is_it) __atomic_store_n(&entry->measured_ticks, now, __ATOMIC_RELAXED);
-  *operations = pending;
-  return is_it;
+  return class;
 }
 
 __attribute__((noinline)) void vgpu_copy_time(struct vgpu_copy *copy) {
-  uint64_t id = vgpu_traffic_copy_id(copy->direction, copy->is_async, copy->bytes);
-  if (!is_due(id, &copy->operations)) return;
-  copy->timed = vgpu_sample_begin(copy->stream);
-  if (copy->timed && !copy->is_async) copy->begun_ns = vgpu_now_ns();
+  struct class *class = class_of(vgpu_traffic_copy_id(copy->direction, copy->is_async, copy->bytes));
+  uint64_t now = vgpu_ticks(), since = now - __atomic_load_n(&class->measured_ticks, __ATOMIC_RELAXED);
+  copy->operations = __atomic_load_n(&class->pending, __ATOMIC_RELAXED) + 1;
+  if (copy->operations >= EVERY || since >= vgpu_ticks_now_and_then()) copy->timed = vgpu_sample_begin(copy->stream);
+  __atomic_store_n(&class->pending, copy->timed ? 0 : copy->operations, __ATOMIC_RELAXED);
+  if (!copy->timed) return;
+  __atomic_store_n(&class->measured_ticks, now, __ATOMIC_RELAXED);
+  if (!copy->is_async) copy->begun_ns = vgpu_now_ns();
 }
 
 static enum vgpu_class_kind kind_of(enum vgpu_direction direction) {

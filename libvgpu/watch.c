@@ -32,7 +32,7 @@ __attribute__((noinline)) uint32_t vgpu_watch_due(void) {
   uint64_t now = vgpu_ticks(), last = __atomic_load_n(&last_ticks, __ATOMIC_RELAXED);
   if (last != 0 && now - last < vgpu_ticks_now_and_then() / APART_PART) return 0;
   __atomic_store_n(&last_ticks, now, __ATOMIC_RELAXED);
-  uint32_t since = count - __atomic_exchange_n(&last_count, count, __ATOMIC_RELAXED);
+  uint32_t since = count - __atomic_load_n(&last_count, __ATOMIC_RELAXED);
   return since != 0 ? since : 1;
 }
 
@@ -52,6 +52,8 @@ __attribute__((noinline)) void vgpu_watch_begin(struct vgpu_watched *watched, co
                                          .kind = is_graph ? VGPU_CLASS_GRAPH : VGPU_CLASS_KERNEL,
                                          .operations = operations};
   watched->timed = vgpu_sample_begin(stream);
+  uint32_t count = __atomic_load_n(&vgpu_watch_count, __ATOMIC_RELAXED);
+  if (watched->timed) __atomic_store_n(&last_count, count, __ATOMIC_RELAXED);
 }
 
 CUresult vgpu_watch_end(struct vgpu_watched *watched, CUresult result) {

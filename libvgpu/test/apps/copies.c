@@ -271,7 +271,10 @@ static void test_kill(void) {
         __atomic_fetch_add(made, 1, __ATOMIC_RELAXED);
       }
     }
-    usleep(3000 + 700 * (useconds_t)i);
+    uint64_t least = __atomic_load_n(made, __ATOMIC_RELAXED) + 2;
+    for (int j = 0; j < 10000 && __atomic_load_n(made, __ATOMIC_RELAXED) < least; j++)
+      usleep(1000);
+    usleep(53 * (useconds_t)i);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
   }
