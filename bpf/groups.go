@@ -57,6 +57,41 @@ func asGroup(id uint64, c *probesCounts) Group {
 type reader struct {
 	keys   []uint64
 	values []probesCounts
+	idle   map[uint64]idle // of rows, while the map is nearly full
+}
+
+// idle is since when a row has not changed.
+type idle struct {
+	group Group
+	since time.Time
+}
+
+// idleFor is how long a row stays untouched before it may make room for others.
+const idleFor = 10 * time.Minute
+
+// makeRoom removes rows that have not changed for long, while the map is more than three quarters full. Where the kernel
+// tells which groups are gone that is never so on a machine that works.
+func (r *reader) makeRoom(m *ebpf.Map, groups []Group, now time.Time) error {
+	if len(groups) <= int(m.MaxEntries())/4*3 {
+		r.idle = nil
+		return nil
+	}
+	before := r.idle
+	r.idle = make(map[uint64]idle, len(groups))
+	for _, g := range groups {
+		was, known := before[g.CgroupID]
+		if !known || was.group != g {
+			was = idle{group: g, since: now}
+		}
+		if now.Sub(was.since) < idleFor {
+			r.idle[g.CgroupID] = was
+			continue
+		}
+		if err := m.Delete(g.CgroupID); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove idle counts: %w", err)
+		}
+	}
+	return nil
 }
 
 const firstRoom = 256 // rows

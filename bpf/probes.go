@@ -37,6 +37,7 @@ const (
 	burst         = time.Second // what a group may do at once beyond the rate: that long's worth
 	lowestCap     = 100         // calls a second that are counted at any cost
 	watchInterval = lookEvery
+	closePatience = 10 * time.Second
 )
 
 // Options say what to probe. The zero value is what a node's agent wants, but for Libraries.
@@ -102,6 +103,7 @@ type Probes struct {
 	reasons  []string
 	looked   time.Time        // when the watcher last ended a round
 	traced   map[int][]fileID // by pid, 0: ahead
+	watchErr error            // of detaching, once done is closed
 	closeErr error
 	once     sync.Once
 }
@@ -258,7 +260,7 @@ func (p *Probes) watch(w *watcher, i *ioctls) {
 	for {
 		select {
 		case <-p.stop:
-			p.closeErr = errors.Join(w.close(), i.close())
+			p.watchErr = errors.Join(w.close(), i.close())
 			return
 		case <-ticker.C:
 		}
@@ -322,16 +324,27 @@ func (p *Probes) Status() Status {
 func (p *Probes) Groups() ([]Group, error) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	return p.reader.read(p.loaded.collection.Maps[probesMapGroups])
+	m := p.loaded.collection.Maps[probesMapGroups]
+	groups, err := p.reader.read(m)
+	if err != nil {
+		return nil, err
+	}
+	return groups, p.reader.makeRoom(m, groups, time.Now())
 }
 
 // Close detaches everything. A second call answers as the first.
 func (p *Probes) Close() error {
 	p.once.Do(func() {
 		close(p.stop)
-		<-p.done
+		select {
+		case <-p.done:
+		case <-time.After(closePatience):
+			p.closeErr = fmt.Errorf("detach probes: somebody's file has not answered for %v; the kernel detaches them when this process ends", closePatience)
+			return
+		}
 		p.mutex.Lock()
 		defer p.mutex.Unlock()
+		p.closeErr = p.watchErr
 		for _, l := range p.extra {
 			p.closeErr = errors.Join(p.closeErr, l.Close())
 		}
