@@ -40,12 +40,6 @@ bool gs_any_before(struct gs_queue *queue, struct gs_entry *ring, uint32_t chann
   return false;
 }
 
-bool gs_is_held_up(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry) {
-  if (entry->wait_mark && gs_queue_pending(ring, entry->wait_mark)) return true;
-  return (entry->after_channels & queue->channels) &&
-         gs_any_before(queue, ring, entry->after_channels, entry->mark - 1);
-}
-
 /* The piece runs. */
 static void add_to_load(const struct gs_gpu *gpu, struct gs_queue *queue, const struct gs_entry *entry, uint64_t left,
                         struct load *load) {
@@ -131,9 +125,10 @@ static uint32_t count_ready(const struct gs_gpu *gpu) {
 static bool choose(struct gs_gpu *gpu, struct load *load) {
   uint32_t was = gpu->current;
   uint64_t ends_ns = gpu->slice_end_ns;
+  if (gpu->ready_words == 0) return false;
   if (gs_is_ready(gpu, was) && gpu->updated_ns < ends_ns && settle(gpu, was, true, load)) return true;
   *load = no_load;
-  for (uint32_t i = count_ready(gpu); i > 0 && gpu->ready_words; i--) {
+  for (uint32_t i = gpu->ready_words ? count_ready(gpu) : 0; i > 0 && gpu->ready_words; i--) {
     gpu->queues[gpu->current].running = gpu->queues[gpu->current].kernels = 0;
     gpu->current = (uint32_t)gs_next_ready(gpu, gpu->current);
     gpu->slice_end_ns = gpu->updated_ns + gs_self.region->settings.timeslice_ns;
@@ -261,7 +256,7 @@ static void step(struct gs_gpu *gpu, const struct load *load, uint64_t now) {
     gpu->memory_ns += passed;
     gs_periods_add(&gpu->memory, from, to);
   }
-  for (int way = 0; way < GS_WAYS; way++)
+  for (int way = 0; seen && way < GS_WAYS; way++)
     if (seen >> way & 1) gpu->copy_ns[way] += passed;
   if (to == gpu->next_tick_ns) gs_tick(gpu);
 }

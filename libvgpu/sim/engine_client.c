@@ -171,7 +171,6 @@ static uint64_t with_jitter(uint64_t ns, uint64_t number) {
 /* The work with the kernel's time this time; it moves as many bytes per ns as without jitter. */
 static struct gs_work jittered(const struct gs_work *work, uint64_t number) {
   struct gs_work changed = *work;
-  if (work->kind != GS_WORK_KERNEL || gs_self.region->settings.jitter_permille == 0) return changed;
   changed.ns = with_jitter(work->ns, number);
   changed.dram_bytes = (uint64_t)((unsigned __int128)work->dram_bytes * changed.ns / work->ns);
   changed.link_bytes = (uint64_t)((unsigned __int128)work->link_bytes * changed.ns / work->ns);
@@ -197,8 +196,12 @@ uint64_t gs_engine_enqueue(struct gs_gpu *gpu, uint32_t channel, const struct gs
     look_as_owner(gpu);
   }
   if (!immediate) {
-    const struct gs_work placed = jittered(work, queue->numbers);
-    mark = gs_queue_add(gpu, gs_self.slot, channel, &placed)->mark;
+    struct gs_work placed;
+    if (work->kind == GS_WORK_KERNEL && work->ns && gs_self.region->settings.jitter_permille) {
+      placed = jittered(work, queue->numbers);
+      work = &placed;
+    }
+    mark = gs_queue_add(gpu, gs_self.slot, channel, work)->mark;
   }
   if (work->kind == GS_WORK_EVENT) {
     if (!immediate) stamps[gpu - gs_self.region->gpus][mark % GS_QUEUE_DEPTH] = work->stamp;

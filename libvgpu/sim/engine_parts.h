@@ -21,9 +21,6 @@ uint64_t gs_left_of(const struct gs_queue *queue, uint32_t channel, const struct
 /* Whether something enqueued up to `mark` in one of the channels (bits) is not done. */
 bool gs_any_before(struct gs_queue *queue, struct gs_entry *ring, uint32_t channels, uint64_t mark);
 
-/* Whether something that it waits for is not done. */
-bool gs_is_held_up(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry);
-
 /* engine_copies.c: whether the first piece of a channel, a copy, has its process' copy engine: the oldest that could run
  * takes it, and keeps it until it is done. */
 bool gs_has_copy_engine(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry);
@@ -58,6 +55,13 @@ void gs_queue_finish(struct gs_gpu *gpu, uint32_t slot, uint32_t channel, uint64
 
 /* Whether the mark's entry is still queued. Needs no lock. */
 bool gs_queue_pending(const struct gs_entry *ring, uint64_t mark);
+
+/* Whether something that the entry waits for is not done. */
+static inline bool gs_is_held_up(struct gs_queue *queue, struct gs_entry *ring, const struct gs_entry *entry) {
+  if (entry->wait_mark && gs_queue_pending(ring, entry->wait_mark)) return true;
+  return (entry->after_channels & queue->channels) &&
+         gs_any_before(queue, ring, entry->after_channels, entry->mark - 1);
+}
 
 /* Calls `fetch` for each reached event and frees its entry. */
 void gs_queue_fetch(struct gs_gpu *gpu, uint32_t slot, void (*fetch)(struct gs_gpu *gpu, struct gs_entry *entry));
