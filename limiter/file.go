@@ -36,17 +36,21 @@ func openFile(handle *os.File, name string, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	file := os.NewFile(uintptr(fd), path)
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		file.Close()
+		_ = unix.Close(fd)
 		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		file.Close()
+		_ = unix.Close(fd)
 		return nil, &TamperError{DamageReplaced, name + " is not a regular file"}
 	}
-	return file, nil
+	// It was for pipes. os.File would set it back at each Fd, with two calls, and try in vain to poll a regular file.
+	if err := unix.SetNonblock(fd, false); err != nil {
+		_ = unix.Close(fd)
+		return nil, &fs.PathError{Op: "fcntl", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // createFile makes a file that is not there yet, with all of its blocks, on disk.
