@@ -78,7 +78,7 @@ type dramFit struct {
 func (c *cardTraffic) fitDRAM(now time.Duration) *dramFit {
 	last := c.fit
 	if last == nil {
-		last = &dramFit{}
+		last = &dramFit{base: c.base}
 	}
 	made := &dramFit{at: now, lag: last.lag, busy: last.busy, tries: last.tries + 1, base: last.base, remember: last.remember}
 	columns := c.activeColumns()

@@ -178,7 +178,9 @@ func (s *ContentionState) conclude(passed span, policy *ContentionPolicy) Conten
 	result := Contention{Slices: make([]SliceContention, 0, total), GPUs: make([]GPUContention, 0, len(s.cards))}
 	for i, known := range s.cards {
 		card := *known
-		card.slices = slices.Clone(known.slices)
+		if anyLoud(known.slices) {
+			card.slices = slices.Clone(known.slices)
+		}
 		gpu, of := card.conclude(s.now, passed, policy)
 		result.GPUs = append(result.GPUs, gpu)
 		result.Slices = append(result.Slices, of...)

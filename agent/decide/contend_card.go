@@ -7,6 +7,7 @@ package decide
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/vgpud/vgpud/agent/monitor"
@@ -24,7 +25,8 @@ const (
 	linkLoaded      = 50e6 // bytes per second from which a link is not in power saving
 	aloneUse        = 0.02 // of the card's time by others, with which one is alone
 	otherUse        = 0.05 // from which others are active
-	meanLeast       = 1e-6
+	meanLeast       = 1e-4 // of a part, that is next to nothing
+	rateLeast       = 1000 // of bytes per second
 	progressLeast   = 0.05
 	progressSamples = 3    // samples of kernels that say as much as all before of how fast they are
 	foreignUse      = 0.3  // by nobody who is known, with which nobody is alone
@@ -61,13 +63,13 @@ func (c *counter) take(figure monitor.Figure, most float64, now, passed time.Dur
 
 // fade moves a mean towards a value that stood for some time.
 func fade(mean, value float64, passed, over time.Duration) float64 {
-	return mix(mean, value, math.Exp(-float64(passed)/float64(over)))
+	return value + (mean-value)*math.Exp(-float64(passed)/float64(over))
 }
 
-// mix is a mean of which a part is kept, as much as is near enough to nothing becoming nothing.
-func mix(mean, value, keep float64) float64 {
+// mix is a mean of which a part is kept; what is less than least is nothing.
+func mix(mean, value, keep, least float64) float64 {
 	mixed := value + (mean-value)*keep
-	if mixed < meanLeast {
+	if mixed < least {
 		return 0
 	}
 	return mixed
@@ -91,6 +93,8 @@ func (l link) carries() float64 {
 type cardTraffic struct {
 	uuid   string
 	looked time.Duration // when last
+	rested time.Duration // when all of its slices were last read and had done nothing
+	base   float64       // of its DRAM's counter meanwhile
 	slices []sliceTraffic
 
 	pressure [metered]struct{ some, full meter }
@@ -125,8 +129,15 @@ func (c *cardTraffic) look(now time.Duration, device *monitor.Device, streams []
 	if c.looked == 0 || passed < 0 || passed > gapMost {
 		passed = 0
 	}
-	next.slices = meetStreams(c.slices, streams)
+	resting := passed > 0 && c.atRest(streams)
+	if !resting {
+		next.slices = meetStreams(c.slices, streams, c.rested)
+	}
 	next.readDevice(device, now, passed)
+	if resting {
+		next.rest(now, passed)
+		return &next
+	}
 	total := look{now: now, policy: policy, card: &next, passed: passed, keep: math.Exp(-float64(passed) / float64(shareOver))}
 	for i := range next.slices {
 		next.slices[i].count(&streams[i], now, total.keep, next.sharing == monitor.SharingTimeSliced)
@@ -211,8 +222,9 @@ func (c *cardTraffic) train(device *monitor.Device, now time.Duration) {
 	}
 }
 
-// forget drops the baselines of some kinds of operations.
+// forget drops the baselines of some kinds of operations. The slices may be those of the state before.
 func (c *cardTraffic) forget(which func(monitor.OperationKind) bool) {
+	c.slices = slices.Clone(c.slices)
 	for i := range c.slices {
 		kept := make([]classTraffic, 0, len(c.slices[i].classes))
 		for _, class := range c.slices[i].classes {

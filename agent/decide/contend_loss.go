@@ -68,7 +68,7 @@ func (s *sliceTraffic) lose(on int, found *loss, light *classLight) {
 		return
 	}
 	atOnce := found.took / stretch
-	s.several[on] = mix(s.several[on], atOnce, light.keep)
+	s.several[on] = mix(s.several[on], atOnce, light.keep, meanLeast)
 	if light.slow || light.young {
 		period.hushed = true
 		return

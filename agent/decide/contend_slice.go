@@ -69,7 +69,6 @@ type sliceTraffic struct {
 	several  [metered]float64 // operations under way at once, over shareOver
 	period   [metered]lossOf
 	vague    [metered]time.Duration // when it last had operations of which too little is known; 0: not since it had others
-	claims   float64                // part that its traffic has of the DRAM's
 }
 
 // lossOf is what happened on a resource since the last period ended.
@@ -102,8 +101,9 @@ func (l *look) add(s *sliceTraffic) {
 	}
 }
 
-// meetStreams makes the slices for the streams of a look, which are sorted by key: those that are known, and new ones.
-func meetStreams(known []sliceTraffic, streams []monitor.Stream) []sliceTraffic {
+// meetStreams makes the slices for the streams of a look, which are sorted by key: those that are known, and new ones. rested
+// is when all that are known were read last without being changed.
+func meetStreams(known []sliceTraffic, streams []monitor.Stream, rested time.Duration) []sliceTraffic {
 	slices := make([]sliceTraffic, len(streams))
 	for i := range streams {
 		for len(known) > 0 && strings.Compare(known[0].key, streams[i].Key) < 0 {
@@ -111,6 +111,9 @@ func meetStreams(known []sliceTraffic, streams []monitor.Stream) []sliceTraffic 
 		}
 		if len(known) > 0 && known[0].key == streams[i].Key {
 			slices[i] = known[0]
+			if slices[i].read > 0 {
+				slices[i].read = max(slices[i].read, rested)
+			}
 			continue
 		}
 		slices[i].key = streams[i].Key
@@ -150,7 +153,7 @@ func (s *sliceTraffic) count(stream *monitor.Stream, now time.Duration, keep flo
 			s.copied = true
 		}
 		s.copies[i] = bytes
-		s.share[i] = mix(s.share[i], s.rates[i], keep)
+		s.share[i] = mix(s.share[i], s.rates[i], keep, rateLeast)
 	}
 	charged := max(0, stream.Charged)
 	s.charging = stream.Charged > 0 || stream.Share > 0
@@ -262,8 +265,8 @@ func (s *sliceTraffic) proceed(found *loss, light *classLight) {
 
 // spend adds up its GPU time, and what was done in it.
 func (s *sliceTraffic) spend(keep float64) {
-	s.busy = mix(s.busy, s.activity, keep)
-	s.effort = mix(s.effort, s.activity*s.pace(), keep)
+	s.busy = mix(s.busy, s.activity, keep, meanLeast)
+	s.effort = mix(s.effort, s.activity*s.pace(), keep, meanLeast)
 	if s.known {
 		s.used += s.activity * s.since.Seconds()
 		s.done += s.activity * s.since.Seconds() * s.pace()

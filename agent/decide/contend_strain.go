@@ -66,6 +66,9 @@ func (c *cardTraffic) blind(now time.Duration) string {
 
 // anyRead says whether anything was read of a slice of late.
 func (c *cardTraffic) anyRead(now time.Duration) bool {
+	if c.rested > 0 && now-c.rested <= unknownFor {
+		return true
+	}
 	for i := range c.slices {
 		if c.slices[i].read > 0 && now-c.slices[i].read <= unknownFor {
 			return true
@@ -90,9 +93,12 @@ func (c *cardTraffic) conclude(now time.Duration, passed span, policy *Contentio
 	busy := 0.0
 	for i := range c.slices {
 		s := &c.slices[i]
+		found[i] = SliceContention{Key: s.key, GPUUUID: c.uuid}
+		if s.silent() {
+			continue // and may be of the state before
+		}
 		weight := s.weight()
 		busy += weight
-		found[i] = SliceContention{Key: s.key, GPUUUID: c.uuid}
 		for on := range metered {
 			meters := &s.pressure[on]
 			if on != onTime && (s.period[on].hushed || on != onDRAM && c.trainedDown) {
