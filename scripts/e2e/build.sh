@@ -57,6 +57,11 @@ build_c() { # build_c NAME SOURCE COMPILER [FLAG...]
 build_c client client.c "$cc"
 build_c flood flood.c "$cc" -pthread
 build_c pause pause.c "$cc" -static
+sim=../../build/sim
+make -C ../../libvgpu/sim --no-print-directory -s static
+if [ "$sim/libcuda.a" -nt "$out/client/rogue" ] || [ client/rogue.c -nt "$out/client/rogue" ]; then
+  "$cc" "${flags[@]}" -static -pthread -o "$out/client/rogue" client/rogue.c "$sim/libcuda.a"
+fi
 if command -v musl-gcc >/dev/null; then build_c hello-musl hello.c musl-gcc; fi
 if echo '#include <stdio.h>' | "$cc" -m32 -E - >/dev/null 2>&1; then build_c hello-32 hello.c "$cc" -m32; fi
 

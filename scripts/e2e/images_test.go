@@ -22,12 +22,13 @@ const (
 const (
 	clientPath  = "/usr/bin/client"
 	floodPath   = "/usr/bin/flood"
+	roguePath   = "/usr/bin/rogue"
 	muslPath    = "/usr/bin/hello-musl"
 	hello32Path = "/usr/bin/hello-32"
 )
 
 // userland is what tests run in containers besides our own programs; the files are this machine's.
-var userland = []string{"sh", "cat", "dd", "env", "grep", "head", "ls", "rm", "sleep", "stat", "truncate", "wc"}
+var userland = []string{"sh", "cat", "cp", "dd", "env", "grep", "head", "ls", "mkdir", "mount", "rm", "sleep", "stat", "truncate", "wc"}
 
 // buildImages makes the two images: the pod sandbox's, and the one that all test containers run.
 func buildImages(store *image.Store) (archives []string, err error) {
@@ -48,7 +49,7 @@ func buildImages(store *image.Store) (archives []string, err error) {
 	}
 	top := image.Files{}
 	for imagePath, name := range map[string]string{
-		clientPath: "client", floodPath: "flood", muslPath: "hello-musl", hello32Path: "hello-32"} {
+		clientPath: "client", floodPath: "flood", roguePath: "rogue", muslPath: "hello-musl", hello32Path: "hello-32"} {
 		path := filepath.Join(ours, name)
 		if strings.HasPrefix(name, "hello") && exec.Command(path).Run() != nil {
 			continue // not built, or nothing that this machine runs: the test that wants it is skipped
