@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"time"
 
@@ -129,12 +128,9 @@ func (s *Steering) Meter(now time.Duration) ([]ComputeUsage, error) {
 }
 
 func (s *Steering) readHead() error {
-	var there, kept unix.Stat_t
-	if err := unix.Fstatat(int(s.handle.Fd()), UsageFile, &there, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return &fs.PathError{Op: "stat", Path: UsageFile, Err: err}
-	}
 	if s.usage != nil {
-		if err := unix.Fstat(int(s.usage.Fd()), &kept); err != nil || kept.Ino != there.Ino || kept.Dev != there.Dev {
+		var kept unix.Stat_t
+		if err := unix.Fstat(int(s.usage.Fd()), &kept); err != nil || kept.Nlink == 0 { // removed, or replaced
 			s.usage.Close()
 			s.usage = nil
 		}
