@@ -229,8 +229,8 @@ func (f sliceFacts) fill(view *control.Slice) {
 		view.HostToDeviceRate, view.DeviceToHostRate = &rates.Copied[source.HostToDevice], &rates.Copied[source.DeviceToHost]
 		view.DeviceToDeviceRate, view.PeerToPeerRate = &rates.Copied[source.DeviceToDevice], &rates.Copied[source.PeerToPeer]
 		view.SyncStalledRatio = &rates.Stalled
-		view.ThrottledRatio, view.LaunchesPerSecond = rates.Throttled, rates.Launches
 	}
+	view.ThrottledRatio, view.LaunchesPerSecond = f.rates[id].Throttled, f.rates[id].Launches
 	if found, seen := f.concluded[id]; seen {
 		view.Traffic, view.Pressures = controlTraffic(found.Traffic), controlPressures(found.Pressures)
 		for _, resource := range found.SelfLimited {

@@ -30,7 +30,9 @@ type memories struct {
 	err  error
 }
 
-func (m *memories) ProcessMemory(context.Context) ([]source.ProcessMemory, error) { return m.list, m.err }
+func (m *memories) ProcessMemory(context.Context) ([]source.ProcessMemory, error) {
+	return m.list, m.err
+}
 
 // Calls of control groups become those of containers, as far as it is known whose they are.
 func TestCallsByContainer(t *testing.T) {
@@ -95,6 +97,10 @@ func TestControlSocket(t *testing.T) {
 			}
 		}
 		return false
+	})
+	agent.eventually("rates of a slice that does nothing are 0", func() bool {
+		slice := view().Slices[0]
+		return slice.LaunchesPerSecond != nil && *slice.LaunchesPerSecond == 0 && slice.ThrottledRatio != nil && slice.HostToDeviceRate != nil
 	})
 	agent.eventually("the pod is named", func() bool { return len(view().Slices) == 1 && view().Slices[0].Pod == "victim" })
 	now := view()
