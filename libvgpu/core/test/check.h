@@ -74,7 +74,8 @@ static inline void *shared_memory(size_t bytes) {
 
 /* Pages for `devices` devices, each with `limit` bytes. */
 static inline struct pair make_pair(uint32_t devices, uint64_t limit) {
-  struct pair pair = {shared_memory(VGPU_LIMITS_PAGE_BYTES), NULL, vgpu_usage_page_bytes(devices, VGPU_ABI_VERSION), -1};
+  struct pair pair = {shared_memory(VGPU_LIMITS_PAGE_BYTES), NULL, vgpu_usage_page_bytes(devices, VGPU_ABI_VERSION),
+                      -1};
   pair.usage_file = memfd_create("usage", MFD_CLOEXEC);
   if (pair.usage_file < 0 || ftruncate(pair.usage_file, (off_t)pair.usage_bytes) != 0) {
     perror("memfd_create");
