@@ -54,7 +54,7 @@ func (a *app) tick(ctx context.Context) error {
 	a.state = state
 	a.report(snapshot, decisions)
 	a.applyAllocations(snapshot, decisions)
-	err := a.server.Update(inventory(decisions.GPUs))
+	err := a.server.Update(inventory(decisions.GPUs, a.takenMemory()))
 	a.keepTick(snapshot, decisions)
 	if a.publish != nil && a.isTold(decisions) {
 		a.publish.offer(a.view(snapshot, decisions))
@@ -159,14 +159,22 @@ func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 	}
 }
 
+// takenMemory is what of each card containers hold beyond their grants, as the witness has reported.
+func (a *app) takenMemory() map[string]uint64 {
+	if a.outside == nil {
+		return nil
+	}
+	return a.outside.last.Load().findings.TakenBytes
+}
+
 // inventory is what the plugin offers of the cards. One that was never readable has no size and is left out.
-func inventory(verdicts []decide.GPUVerdict) []plugin.GPU {
+func inventory(verdicts []decide.GPUVerdict, taken map[string]uint64) []plugin.GPU {
 	var gpus []plugin.GPU
 	for _, verdict := range verdicts {
 		if verdict.Slices == 0 {
 			continue
 		}
-		gpu := plugin.GPU{NUMA: verdict.NUMANode,
+		gpu := plugin.GPU{NUMA: verdict.NUMANode, TakenBytes: taken[verdict.UUID],
 			GPU: ledger.GPU{UUID: verdict.UUID, UsableBytes: verdict.UsableBytes, Slices: verdict.Slices}}
 		switch {
 		case verdict.Reason == decide.ReasonContended:

@@ -23,11 +23,16 @@ const NoNUMA = -1
 // ReasonMemoryCommitted is the reason of a free slice that the GPU's memory book cannot serve any more.
 const ReasonMemoryCommitted = "memory-committed"
 
+// ReasonMemoryTaken is the reason of a free slice whose memory somebody holds who was not granted it.
+const ReasonMemoryTaken = "memory-taken"
+
 // GPU is one GPU as the tick sees it: what is cut, where it is, and how it is.
 type GPU struct {
 	ledger.GPU
 	NUMA   int // NUMA node, or NoNUMA
 	Health Health
+	// TakenBytes is memory that containers hold beyond what they were granted. So many free slices could not be served.
+	TakenBytes uint64
 }
 
 // Health is the verdict on a GPU. The zero value is healthy.
@@ -214,7 +219,7 @@ func deriveSlices(gpus []GPU, nodeFault string, held map[string]bool, books []le
 	}
 	derived := []Slice{}
 	for _, g := range gpus {
-		room := roomFor(g, heldBytes[g.UUID])
+		room, booked := roomFor(g, heldBytes[g.UUID]+min(g.TakenBytes, g.UsableBytes)), roomFor(g, heldBytes[g.UUID])
 		marked := g.marked(held)
 		for n := range g.Slices {
 			slice := Slice{ID: ledger.SliceID(g.UUID, n), NUMA: g.NUMA}
@@ -223,10 +228,14 @@ func deriveSlices(gpus []GPU, nodeFault string, held map[string]bool, books []le
 				slice.Reason = g.Health.Reason
 			case free && nodeFault != "":
 				slice.Reason = nodeFault
-			case free && room == 0:
+			case free && booked == 0:
 				slice.Reason = ReasonMemoryCommitted
+			case free && room == 0:
+				slice.Reason = ReasonMemoryTaken
+				booked--
 			case free:
 				room--
+				booked--
 			}
 			derived = append(derived, slice)
 		}

@@ -180,6 +180,21 @@ func TestDeriveSlices(t *testing.T) {
 	}
 }
 
+// TestTakenMemoryIsNotOffered: what somebody holds beyond his grant cannot be given to another.
+func TestTakenMemoryIsNotOffered(t *testing.T) {
+	held := map[string]bool{"G::1": true}
+	for taken, want := range map[uint64]string{0: "hhhm", 1: "hhtm", gib: "hhtm", 2 * gib: "thtm", 1 << 63: "thtm"} {
+		gpu := GPU{GPU: ledger.GPU{UUID: "G", UsableBytes: 4 * gib, Slices: 4}, NUMA: NoNUMA, TakenBytes: taken}
+		got := ""
+		for _, s := range deriveSlices([]GPU{gpu}, "", held, []ledger.BookRow{{UUID: "G", HeldBytes: 2 * gib}}) {
+			got += map[string]string{"": "h", ReasonMemoryTaken: "t", ReasonMemoryCommitted: "m"}[s.Reason]
+		}
+		if got != want {
+			t.Errorf("%d bytes taken: %s, want %s", taken, got, want)
+		}
+	}
+}
+
 func TestPrefer(t *testing.T) {
 	ids := strings.Fields
 	for _, c := range []struct {

@@ -96,30 +96,29 @@ func TestPresetsNeverFlapAndDetectInTime(t *testing.T) {
 		name   string
 		made   madeLoad
 		within time.Duration // of the one withdrawal; 0: there is to be no change
-		most   int           // changes in an hour that are allowed although there should be none
 	}{
-		{"default", DefaultHealthPolicy(), "quiet", quietLoad, 0, 0},
-		{"default", DefaultHealthPolicy(), "mild", mild, 0, 0},
-		{"default", DefaultHealthPolicy(), "bursts 10 s/min", bursts, 0, 0},
-		{"default", DefaultHealthPolicy(), "burst 30 s/5 min", longBurst, 0, 0},
-		{"default", DefaultHealthPolicy(), "oscillation 20 s", swings, 0, 0},
-		{"default", DefaultHealthPolicy(), "sustained 35 %", sustained, 2 * time.Minute, 0},
-		{"default", DefaultHealthPolicy(), "severe 70 %", severe, 80 * time.Second, 0},
-		{"fast", FastHealthPolicy(), "quiet", quietLoad, 0, 0},
-		{"fast", FastHealthPolicy(), "mild", mild, 0, 0},
-		{"fast", FastHealthPolicy(), "bursts 10 s/min", bursts, 0, 0},
-		{"fast", FastHealthPolicy(), "burst 30 s/5 min", longBurst, 0, 0},
-		{"fast", FastHealthPolicy(), "oscillation 20 s at 60 %", halfSwing, 0, 0},
-		{"fast", FastHealthPolicy(), "oscillation 20 s", swings, 0, 0},
-		{"fast", FastHealthPolicy(), "sustained 35 %", sustained, 84 * time.Second, 0},
-		{"fast", FastHealthPolicy(), "severe 70 %", severe, 50 * time.Second, 0},
+		{"default", DefaultHealthPolicy(), "quiet", quietLoad, 0},
+		{"default", DefaultHealthPolicy(), "mild", mild, 0},
+		{"default", DefaultHealthPolicy(), "bursts 10 s/min", bursts, 0},
+		{"default", DefaultHealthPolicy(), "burst 30 s/5 min", longBurst, 0},
+		{"default", DefaultHealthPolicy(), "oscillation 20 s", swings, 0},
+		{"default", DefaultHealthPolicy(), "sustained 35 %", sustained, 2 * time.Minute},
+		{"default", DefaultHealthPolicy(), "severe 70 %", severe, 80 * time.Second},
+		{"fast", FastHealthPolicy(), "quiet", quietLoad, 0},
+		{"fast", FastHealthPolicy(), "mild", mild, 0},
+		{"fast", FastHealthPolicy(), "bursts 10 s/min", bursts, 0},
+		{"fast", FastHealthPolicy(), "burst 30 s/5 min", longBurst, 0},
+		{"fast", FastHealthPolicy(), "oscillation 20 s at 60 %", halfSwing, 0},
+		{"fast", FastHealthPolicy(), "oscillation 20 s", swings, 0},
+		{"fast", FastHealthPolicy(), "sustained 35 %", sustained, 84 * time.Second},
+		{"fast", FastHealthPolicy(), "severe 70 %", severe, 50 * time.Second},
 	} {
 		t.Run(c.preset+"/"+c.name, func(t *testing.T) {
 			var total time.Duration
 			for seed := range uint64(seeds) {
 				changes := playLoad(c.policy, c.made, time.Hour, rand.New(rand.NewPCG(seed, 1)))
 				if c.within == 0 {
-					if len(changes) > c.most {
+					if len(changes) > 0 {
 						t.Errorf("seed %d: %v", seed, changes)
 					}
 					continue

@@ -106,6 +106,8 @@ type Findings struct {
 	Orders      []WitnessOrder
 	// UnaccountedBytes is how much memory of each GPU is held that no book has, whether reported or not.
 	UnaccountedBytes map[string]uint64
+	// TakenBytes is the part of it of containers that were reported for it. There is so much less to give to others.
+	TakenBytes map[string]uint64
 }
 
 // WitnessState is what has to be remembered between looks. The zero value is the start. It is a value: Witness makes a new
@@ -143,7 +145,7 @@ func Witness(seen *monitor.Outside, shares []ComputeVerdict, policy WitnessPolic
 	look := newWitnessLook(seen, shares, policy, state)
 	found := look.judge()
 	next := WitnessState{suspects: map[findingID]suspect{}, strays: look.strays}
-	result := Findings{UnaccountedBytes: look.unaccounted()}
+	var result Findings
 	for _, finding := range found {
 		id := finding.id()
 		if _, twice := next.suspects[id]; twice {
@@ -182,6 +184,7 @@ func Witness(seen *monitor.Outside, shares []ComputeVerdict, policy WitnessPolic
 	for _, list := range [][]Finding{result.List, result.Begun, result.Over} {
 		slices.SortFunc(list, compareFindings)
 	}
+	result.take(look.unaccounted())
 	result.Orders = orders(result.List, next.suspects, seen.Now, policy)
 	return result, next
 }

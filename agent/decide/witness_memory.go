@@ -99,9 +99,9 @@ func (o overheads) without(at *tenancy, policy WitnessPolicy) uint64 {
 	return tolerated
 }
 
-// unaccounted adds up, for each GPU, what containers hold that no book has.
-func (l *witnessLook) unaccounted() map[string]uint64 {
-	bytes := map[string]uint64{}
+// unaccounted adds up, for each place and GPU, what is held there that no book has.
+func (l *witnessLook) unaccounted() map[string]map[string]uint64 {
+	bytes := map[string]map[string]uint64{}
 	if !l.seen.MemoryKnown || !l.seen.ProcessesKnown || !l.seen.AllocationsKnown {
 		return bytes
 	}
@@ -110,9 +110,34 @@ func (l *witnessLook) unaccounted() map[string]uint64 {
 		for _, gpu := range at.gpus() {
 			s := at.sum(gpu)
 			if accounted := s.book + uint64(s.users)*overhead[gpu].without(at, l.policy); s.bytes > accounted {
-				bytes[gpu] += s.bytes - s.book
+				where := at.where()
+				if bytes[where] == nil {
+					bytes[where] = map[string]uint64{}
+				}
+				bytes[where][gpu] += s.bytes - s.book
 			}
 		}
 	}
 	return bytes
+}
+
+// take sums what is held at all places up, and at those that were reported for it.
+func (f *Findings) take(unaccounted map[string]map[string]uint64) {
+	f.UnaccountedBytes, f.TakenBytes = map[string]uint64{}, map[string]uint64{}
+	reported := map[string]bool{}
+	for _, finding := range f.List {
+		switch finding.Kind {
+		case WitnessNoSlot, WitnessBeyondBook, WitnessNoAllocation:
+			reported[place(finding.container, finding.Key)] = true
+		case WitnessBeyondGrant, WitnessReplacedFile:
+		}
+	}
+	for where, gpus := range unaccounted {
+		for gpu, bytes := range gpus {
+			f.UnaccountedBytes[gpu] += bytes
+			if reported[where] {
+				f.TakenBytes[gpu] += bytes
+			}
+		}
+	}
 }

@@ -141,6 +141,15 @@ func (l *witnessLook) judge() (found []Finding) {
 	return append(found, l.beyondGrant()...)
 }
 
+// where names the place of a tenancy, as place does for its findings.
+func (at *tenancy) where() string {
+	key := ""
+	if len(at.allocations) == 1 {
+		key = at.allocations[0].Key
+	}
+	return place(at.container, key)
+}
+
 // about begins a finding about a container, with the process that does it.
 func (at *tenancy) about(kind WitnessKind, process *monitor.OutsideProcess) Finding {
 	f := Finding{Kind: kind, container: at.container, PodUID: at.container.PodUID, ContainerID: at.container.ID,

@@ -176,6 +176,9 @@ func TestWitnessReportsWithinTenSeconds(t *testing.T) {
 			if c.bytes > 0 && w.last.UnaccountedBytes["GPU-a"] != c.bytes {
 				t.Errorf("%d bytes unaccounted, want %d", w.last.UnaccountedBytes["GPU-a"], c.bytes)
 			}
+			if taken := w.last.TakenBytes["GPU-a"]; taken != c.bytes {
+				t.Errorf("%d bytes taken, want %d", taken, c.bytes)
+			}
 			// It is said once, lasts, and its end is said once.
 			w.look(s, 20).want(c.want...)
 			if w.shares = nil; strings.HasPrefix(c.want[0], "time") {
