@@ -64,6 +64,10 @@ func (t Tenant) String() string {
 		return t.Namespace + "/" + t.Pod + "/" + t.Container
 	case t.Allocation != "":
 		return "allocation " + t.Allocation
+	case t.UID != "":
+		return "container " + t.Container + " of pod " + t.UID
+	case t.Container != "":
+		return "container " + t.Container
 	}
 	return "nobody in particular"
 }

@@ -208,8 +208,8 @@ func TestFindings(t *testing.T) {
 		}
 	}
 	unknown := Finding{Kind: "no-allocation", Tenant: Tenant{Container: "3f2a"}, Policy: "report"}.Event()
-	if unknown.Regarding != (Object{}) {
-		t.Errorf("a container of no pod is told of %+v", unknown.Regarding)
+	if unknown.Regarding != (Object{}) || unknown.Note != "no-allocation by container 3f2a" {
+		t.Errorf("a container of no pod is told of %+v: %s", unknown.Regarding, unknown.Note)
 	}
 }
 
