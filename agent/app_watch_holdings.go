@@ -105,7 +105,7 @@ func (w *watcher) measureRates(seen *monitor.Contention) {
 			rate.Stalled = max(0, (stream.Stalls.Time-before.Stalls.Time).Seconds()/elapsed)
 		}
 		if was := w.rates[id].tenant; known && was.Known && rate.tenant.Known && elapsed > 0 {
-			throttled := max(0, (rate.tenant.Throttled - was.Throttled).Seconds()/elapsed)
+			throttled := max(0, (rate.tenant.Throttled-was.Throttled).Seconds()/elapsed)
 			launches := perSecond(was.Launches, rate.tenant.Launches, elapsed)
 			rate.Throttled, rate.Launches = &throttled, &launches
 		}
