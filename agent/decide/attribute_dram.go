@@ -43,8 +43,11 @@ func (c *cardTraffic) splitDRAM(now time.Duration, policy *ContentionPolicy) dra
 		made.known = true
 		return made
 	}
-	if c.fit == nil || made.whole/c.achievable(onDRAM, policy) >= policy.Quick || policy.Attribute || c.pressed() ||
-		now-c.fit.at >= fitEvery || now < c.fit.at {
+	every := fitEvery
+	if made.whole/c.achievable(onDRAM, policy) >= policy.Quick || policy.Attribute || c.pressed() {
+		every = fitOften
+	}
+	if c.fit == nil || !c.fit.known || now-c.fit.at >= every || now < c.fit.at {
 		c.fit = c.fitDRAM(now)
 	}
 	if !c.fit.known {

@@ -26,17 +26,19 @@ const (
 	baseSpread       = 0.01             // how far the traffic of nobody may be from what was seen while all were idle
 	baseRows         = 5                // rows that show it
 	noiseLeast       = 0.003
-	errorMost        = 0.05             // standard error of a slice's part, of the whole, with which it is told
-	apartLeast       = 0.03             // by which the activity of a slice has to differ from that of all others
-	apartPart        = 0.1              // and by this part of its own
-	unexplainedMost  = 0.35             // of the counter's variance, that slices may leave unexplained
-	unexplainedLeast = 0.06             // of its mean, as a standard deviation, from which that matters
-	misfitMost       = 0.15             // of the whole: what the slices are told to have, more or less than the counter shows
-	idleDRAM         = 0.01             // of the peak, below which there is nothing to tell
-	lagGain          = 0.95             // another lag is taken if it leaves so much less
-	timeGain         = 0.6              // and GPU time in the place of what was done in it
-	fitEvery         = 10 * time.Second // where nothing depends on it
-	lagEvery         = 10               // periods
+	errorMost        = 0.05               // standard error of a slice's part, of the whole, with which it is told
+	apartLeast       = 0.03               // by which the activity of a slice has to differ from that of all others
+	apartPart        = 0.1                // and by this part of its own
+	unexplainedMost  = 0.35               // of the counter's variance, that slices may leave unexplained
+	unexplainedLeast = 0.06               // of its mean, as a standard deviation, from which that matters
+	roughMost        = 0.09               // of the counter's root mean square, that may be left unexplained whatever it varies
+	misfitMost       = 0.15               // of the whole: what the slices are told to have, more or less than the counter shows
+	idleDRAM         = 0.01               // of the peak, below which there is nothing to tell
+	lagGain          = 0.95               // another lag is taken if it leaves so much less
+	timeGain         = 0.6                // and GPU time in the place of what was done in it
+	fitOften         = 2 * pressurePeriod // between regressions
+	fitEvery         = 10 * time.Second   // where nothing depends on them
+	lagEvery         = 5                  // regressions
 
 	rememberFor    = time.Hour // what was found, when it cannot be found anew
 	rememberMost   = 4 * columnsMost
@@ -91,7 +93,7 @@ func (c *cardTraffic) fitDRAM(now time.Duration) *dramFit {
 		return made
 	}
 	best := c.setUp(columns, made.lag)
-	if made.tries%lagEvery == 1 || made.tries == lagEvery/2 {
+	if made.tries%lagEvery == 1 {
 		best = c.align(columns, best)
 	}
 	made.lag, made.busy = best.lag, best.times.leaves() < best.leaves()*timeGain
@@ -172,7 +174,7 @@ func (f *dramFit) solve(p *problem, times *normal, now time.Duration) {
 	with.expect(p.size-1, f.base, noise*noise/(baseSpread*baseSpread))
 	apart := times.clone()
 	apart.expect(p.size-1, f.base, noise*noise/(baseSpread*baseSpread))
-	f.condition = max(with.told(p.copies).condition(), apart.told(p.copies).condition())
+	f.condition = max(with.told(p.copies).conditionWithin(conditionMost), apart.told(p.copies).conditionWithin(conditionMost))
 	if !f.conclude(with, apart, p, noise, now) {
 		f.why = "slices cannot be told apart: they are active at the same times"
 		return
@@ -183,7 +185,7 @@ func (f *dramFit) solve(p *problem, times *normal, now time.Duration) {
 	// Of what the counter varies, most has to be explained: else the activity that is told is not what drove it, and then
 	// coefficients are too small, however sure they look.
 	varied := p.square/p.weight - p.mean*p.mean
-	f.shaky = noise*noise > unexplainedMost*varied && noise > unexplainedLeast*p.mean
+	f.shaky = noise*noise > unexplainedMost*varied && noise > unexplainedLeast*p.mean || noise*noise > roughMost*roughMost*p.square/p.weight
 	if f.condition < conditionMost && !f.shaky && !slices.ContainsFunc(f.slices, func(c coefficient) bool { return c.vague(f.mean) }) {
 		f.keep(now)
 		return

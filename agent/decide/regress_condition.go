@@ -10,25 +10,52 @@ import "math"
 // condition is the condition number of the columns, each scaled to length one: how much worse the worst mixture of them is
 // seen than the best; infinite where one cannot be told from the others.
 func (n *normal) condition() float64 {
-	size := n.size
-	m := make([]float64, size*size)
-	for i := range size {
-		for j := range size {
-			scale := math.Sqrt(n.gram[i*size+i] * n.gram[j*size+j])
-			if scale <= smallest {
-				return math.Inf(1)
-			}
-			m[i*size+j] = n.gram[i*size+j] / scale
-		}
+	scaled, ok := n.scaled()
+	if !ok {
+		return math.Inf(1)
 	}
 	least, most := math.Inf(1), 0.0
-	for _, value := range eigenvalues(m, size) {
+	for _, value := range eigenvalues(scaled.gram, n.size) {
 		least, most = min(least, value), max(most, value)
 	}
 	if least <= smallest {
 		return math.Inf(1)
 	}
 	return math.Sqrt(most / least)
+}
+
+// conditionWithin is the same, or any number from it up to a limit: no eigenvalue is above the sum of all, and none below one
+// over the sum of the inverse's.
+func (n *normal) conditionWithin(limit float64) float64 {
+	scaled, ok := n.scaled()
+	if !ok {
+		return math.Inf(1)
+	}
+	if inverse, ok := scaled.inverse(); ok {
+		sum := 0.0
+		for i := range n.size {
+			sum += inverse[i*n.size+i]
+		}
+		if bound := math.Sqrt(float64(n.size) * sum); bound < limit {
+			return bound
+		}
+	}
+	return n.condition()
+}
+
+// scaled scales each column to length one; ok is false where one has none.
+func (n *normal) scaled() (scaled *normal, ok bool) {
+	scaled = newNormal(n.size)
+	for i := range n.size {
+		for j := range n.size {
+			length := math.Sqrt(n.gram[i*n.size+i] * n.gram[j*n.size+j])
+			if length <= smallest {
+				return nil, false
+			}
+			scaled.gram[i*n.size+j] = n.gram[i*n.size+j] / length
+		}
+	}
+	return scaled, true
 }
 
 // eigenvalues are those of a symmetric matrix, by Jacobi's method; the matrix is used up.

@@ -98,6 +98,13 @@ func TestInverseAndCondition(t *testing.T) {
 			}
 		}
 	}
+	for range 100 {
+		n := randomNormal(random, 2+random.Intn(12), 40)
+		exact, within := n.condition(), n.conditionWithin(10)
+		if within < exact*(1-1e-9) || exact >= 10 && within != exact || within >= 10 && within != exact {
+			t.Errorf("condition %g, within the limit %g", exact, within)
+		}
+	}
 	// Two columns with a correlation of c: eigenvalues 1 + c and 1 - c.
 	for _, c := range []float64{0, 0.5, 0.9, 0.999} {
 		n := newNormal(2)
