@@ -112,10 +112,14 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkAttach attaches to the whole driver, while a program has it mapped, and detaches.
+// BenchmarkAttach attaches to the whole driver, while one program or 500 have it mapped, and detaches.
 func BenchmarkAttach(b *testing.B) {
-	for _, m := range []Mechanism{MechanismSession, MechanismMulti} {
-		b.Run(string(m), func(b *testing.B) {
+	for _, row := range []struct {
+		mechanism Mechanism
+		users     int
+	}{{MechanismSession, 1}, {MechanismMulti, 1}, {MechanismSession, containers}, {MechanismMulti, containers}} {
+		m := row.mechanism
+		b.Run(fmt.Sprintf("%s users=%d", m, row.users), func(b *testing.B) {
 			require.Root(b)
 			library := hostCopy(b)
 			l, err := load(m, numbering())
@@ -128,6 +132,7 @@ func BenchmarkAttach(b *testing.B) {
 			defer file.Close()
 			c := startCaller(b, cards(b), "")
 			c.do("load %s", library)
+			c.do("crowd %d", row.users-1)
 			im, err := openImage(file)
 			if err != nil {
 				b.Fatal(err)
@@ -136,9 +141,9 @@ func BenchmarkAttach(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			var attaching, detaching time.Duration
+			var attaching, detaching, processor time.Duration
 			for b.Loop() {
-				start := time.Now()
+				start, before := time.Now(), ownTime(b)
 				probes, err := l.attach(file, distinct(d.functions))
 				if err != nil {
 					b.Fatal(err)
@@ -149,9 +154,11 @@ func BenchmarkAttach(b *testing.B) {
 					b.Fatal(err)
 				}
 				detaching += time.Since(start)
+				processor += ownTime(b) - before
 			}
 			b.ReportMetric(float64(attaching.Milliseconds())/float64(b.N), "ms/attach")
 			b.ReportMetric(float64(detaching.Milliseconds())/float64(b.N), "ms/detach")
+			b.ReportMetric(float64(processor.Milliseconds())/float64(b.N), "cpu-ms/both")
 			b.ReportMetric(float64(len(d.functions)), "functions")
 		})
 	}

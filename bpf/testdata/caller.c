@@ -18,6 +18,7 @@
 //   ioctl PATH N           N ioctls on a device node
 //   container GROUP LIBRARY N BYTES   in a child with a control group and a mount namespace of its own, see the library
 //                          at a path of its own, load and begin, and make N copies; wait for it
+//   crowd N                N children that have mapped what this process has, until it ends
 //   fork                   end the child of a fork
 //   exit                   end
 
@@ -25,6 +26,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +34,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -212,6 +215,19 @@ static void container(const char *group, const char *library, size_t n, size_t b
   }
 }
 
+static void crowd(size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) {
+        pause();
+      }
+    }
+    ok("fork", child < 0);
+  }
+}
+
 int main(void) {
   char line[8192], verb[16], path[4000], group[4000];
   size_t n = 1, bytes = 0, height = 0;
@@ -230,6 +246,8 @@ int main(void) {
       ioctls(path, n);
     } else if (sscanf(line, "container %3999s %3999s %zu %zu", group, path, &n, &bytes) == 4) {
       container(group, path, n, bytes);
+    } else if (sscanf(line, "crowd %zu", &n) == 1) {
+      crowd(n);
     } else if (strcmp(line, "fork\n") == 0) {
       pid_t child = fork();
       if (child == 0) {
