@@ -89,7 +89,7 @@ func strainedBy(strain Strain) Contention {
 
 // The table of hysteresis rules that the presets were chosen from: an hour each, many seeds.
 func TestPresetsNeverFlapAndDetectInTime(t *testing.T) {
-	const seeds = 20
+	const seeds = 6
 	for _, c := range []struct {
 		preset string
 		policy HealthPolicy
