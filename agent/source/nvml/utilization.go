@@ -71,7 +71,7 @@ func (r *Reader) readUtilization() ([]source.ProcessUtilization, error) {
 func (r *Reader) cardSamples(device nvml.Device, uuid string) (samples []source.ProcessUtilization, last uint64, code nvml.Return) {
 	wall, monotonic := r.clock()
 	since := sampledSince(r.sampled[uuid], wall)
-	found, code := device.GetProcessUtilization(since)
+	found, code := askUtilization(device, since)
 	if code != nvml.SUCCESS {
 		return nil, since, code
 	}
@@ -87,6 +87,17 @@ func (r *Reader) cardSamples(device nvml.Device, uuid string) (samples []source.
 			Busy: float64(sample.SmUtil) / 100, At: monotonic - max(0, age)})
 	}
 	return samples, last, code
+}
+
+// askUtilization asks for samples. The binding asks twice, for how many there are and for the samples, and panics when there
+// is one process more by then: nothing is lost, what was not read now is read the next time.
+func askUtilization(device nvml.Device, since uint64) (found []nvml.ProcessUtilizationSample, code nvml.Return) {
+	defer func() {
+		if recover() != nil {
+			found, code = nil, nvml.ERROR_INSUFFICIENT_SIZE
+		}
+	}()
+	return device.GetProcessUtilization(since)
 }
 
 // maxStamp is the latest stamp that can be reckoned with.

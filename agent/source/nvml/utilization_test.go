@@ -133,6 +133,27 @@ func TestUtilizationOfALibraryThatWentAway(t *testing.T) {
 	utilization(t, reader)
 }
 
+// A process that appears between the binding's two questions makes it panic; what it would have told comes the next time.
+func TestUtilizationWhileProcessesAppear(t *testing.T) {
+	wall, monotonic := 1700000000*time.Second, 100*time.Second
+	crowded, calm := newSampler("GPU-a"), newSampler("GPU-b")
+	told := crowded.GetProcessUtilizationFunc
+	crowded.GetProcessUtilizationFunc = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		room, count := make([]nvml.ProcessUtilizationSample, 1), 2
+		return room[:count], nvml.SUCCESS // as the binding does
+	}
+	sample := nvml.ProcessUtilizationSample{Pid: 7, TimeStamp: uint64(wall / time.Microsecond), SmUtil: 30}
+	crowded.samples, calm.samples = []nvml.ProcessUtilizationSample{sample}, []nvml.ProcessUtilizationSample{sample}
+	reader := sampling(t, &wall, &monotonic, crowded, calm)
+	if samples := utilization(t, reader); len(samples) != 1 || samples[0].GPUUUID != "GPU-b" {
+		t.Errorf("%+v, want that of the other card", samples)
+	}
+	crowded.GetProcessUtilizationFunc = told
+	if samples := utilization(t, reader); len(samples) != 1 || samples[0].GPUUUID != "GPU-a" {
+		t.Errorf("%+v, want what could not be read before", samples)
+	}
+}
+
 func TestUtilizationHangs(t *testing.T) {
 	stuck := &library{devices: []*mock.Device{newSampler("GPU-a").Device}, hang: make(chan struct{})}
 	reader := newReader(stuck, 10*time.Millisecond, t.TempDir(), time.Now)
