@@ -243,6 +243,9 @@ func (r row) missed(rule string, f Figures) (missed []string) {
 		add(f.Attribution != nil && *f.Attribution > attributionError, "attribution off by more than %g %%", attributionError)
 		add(!r.vague && !r.unsure && f.Attribution == nil, "nothing attributed")
 	}
+	if r.level > 0 && f.Lost != nil {
+		add(math.Abs(*f.Lost-100*r.level) > 100*levelWithin, "the model's victim loses %.1f %%, the row says %.0f", *f.Lost, 100*r.level)
+	}
 	if r.level > 0 && l.pressure {
 		add(f.Shown == nil || math.Abs(*f.Shown-100*r.level) > pressureError, "pressure is not %.0f ± %g %%", 100*r.level, pressureError)
 	}

@@ -38,7 +38,7 @@ Runs the rows of the contention benchmark and prints one line for each rule. Exi
   --row REGEXP  only rows whose name matches
   --virtual     only in virtual time: the model
   --real        only in real time: agent, library and simulated GPU (root; needs make build)
-  --short       the rows of the short form, in virtual time
+  --short       some rows, cut short, in virtual time
   --list        print the rows and their targets, and run nothing
   --seeds N     draws of what is left to chance in virtual time (5)
   --trace       tell each verdict
@@ -117,6 +117,11 @@ func bench(ctx context.Context, o options, stdout io.Writer) (bool, error) {
 			fmt.Fprintf(stdout, "%-16s %s: %s\n", r.id, r.title, r.target(ruleDefault))
 		}
 		return true, nil
+	}
+	if o.short {
+		for i := range chosen {
+			chosen[i] = chosen[i].shortened()
+		}
 	}
 	var records []record
 	var shown []outcome

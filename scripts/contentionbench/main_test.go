@@ -21,7 +21,12 @@ import (
 	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
 )
 
-// TestShortForm is the short form of `make bench-contention`: rows in virtual time with one seed. Ours meets its targets.
+// knownToFail are rules that fail on rows of the short form; else the rows flatter everybody.
+var knownToFail = map[string][]string{"bursts": {rule20, rule30, ruleOutlier}, "oscillation": {rule20, ruleDwell}, "self": {ruleDevice},
+	"dvfs": {rule20}, "downtrain": {rule20, rule30}}
+
+// TestShortForm is the short form of `make bench-contention`: some rows, cut short, in virtual time with one seed. Ours meets
+// its targets; other rules fail where they are known to.
 func TestShortForm(t *testing.T) {
 	for _, r := range allRows() {
 		if !r.short {
@@ -34,49 +39,15 @@ func TestShortForm(t *testing.T) {
 				if made.Kind == kindOurs && !made.Pass {
 					t.Errorf("target: %s\n%s", made.Target, made.line())
 				}
+				if slices.Contains(knownToFail[r.id], made.Rule) && made.Pass {
+					t.Errorf("%s passes", made.line())
+				}
 			}
 		})
 	}
-}
-
-// TestPeersFail: rules that are known to fail on a row do; else the rows flatter everybody.
-func TestPeersFail(t *testing.T) {
-	for id, rules := range map[string][]string{"bursts": {rule20, rule30, ruleOutlier}, "oscillation": {rule20, ruleDwell}, "self": {ruleDevice},
-		"time-slices": {rule20}, "dvfs": {rule20}, "downtrain": {rule20, rule30}} {
-		for _, r := range allRows() {
-			if r.id != id {
-				continue
-			}
-			records, _ := runRow(r.shortened(), 1, io.Discard)
-			for _, made := range records {
-				if slices.Contains(rules, made.Rule) && made.Pass {
-					t.Errorf("%s passes %s: %s", made.Rule, id, made.line())
-				}
-			}
-		}
-	}
-}
-
-// TestLevels: victims lose what the row says, as the model knows it, and nothing where nobody disturbs them.
-func TestLevels(t *testing.T) {
-	for _, r := range allRows() {
-		if r.level == 0 {
-			continue
-		}
-		at := disturbed
-		if r.expect != nil {
-			at = r.expect.span
-		}
-		m := virtual.New(r.scene)
-		m.Look(at.from+time.Minute, false)
-		before := m.Truth(0)
-		m.Look(at.from+6*time.Minute, false)
-		lost := 0.0
-		for on, stalled := range m.Truth(0).Stalled {
-			lost = max(lost, float64(stalled-before.Stalled[on])/float64(5*time.Minute))
-		}
-		if math.Abs(lost-r.level) > levelWithin {
-			t.Errorf("%s: the victim loses %.3f of its time, the row says %.2f", r.id, lost, r.level)
+	for id := range knownToFail {
+		if !slices.ContainsFunc(allRows(), func(r row) bool { return r.id == id && r.short }) {
+			t.Errorf("no row %s in the short form", id)
 		}
 	}
 }
@@ -171,11 +142,11 @@ func TestResults(t *testing.T) {
 	dir := t.TempDir()
 	run := func(pattern string) {
 		t.Helper()
-		if _, err := bench(context.Background(), options{row: regexp.MustCompile(pattern), virtual: true, seeds: 1, out: dir}, io.Discard); err != nil {
+		if _, err := bench(context.Background(), options{row: regexp.MustCompile(pattern), virtual: true, short: true, seeds: 1, out: dir}, io.Discard); err != nil {
 			t.Fatal(err)
 		}
 	}
-	run("^pcie-2$")
+	run("^pcie-3$")
 	run("^downtrain$")
 	data, err := os.ReadFile(filepath.Join(dir, recordsFile))
 	if err != nil {
@@ -185,14 +156,14 @@ func TestResults(t *testing.T) {
 	if err := json.Unmarshal(data, &records); err != nil {
 		t.Fatal(err)
 	}
-	if len(records) != 14 || records[0].Row != "downtrain" || records[13].Row != "pcie-2" {
+	if len(records) != 14 || records[0].Row != "downtrain" || records[13].Row != "pcie-3" {
 		t.Errorf("%d records from %s to %s, want seven of each row in the table's order", len(records), records[0].Row, records[len(records)-1].Row)
 	}
 	page, err := os.ReadFile(filepath.Join(dir, pageFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| downtrain |", "| pcie-2 |", "(contention-downtrain.svg)"} {
+	for _, want := range []string{"| downtrain |", "| pcie-3 |", "(contention-downtrain.svg)"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %s", want)
 		}

@@ -132,16 +132,16 @@ func allRows() []row {
 // noise is what is always there, in the rows that differ in time: others that cost the victim some 5 %.
 func noise() scene.Tenant { return loader("others", 1, 45*ms) }
 
-// shortened is the row for the short form: a third of it, or until a while after what it expects.
+// shortened is the row for the short form: its first minutes, or until a while after what it expects, which ends sooner.
 func (r row) shortened() row {
 	if r.again() {
 		return r
 	}
-	if r.scene.Length = max(r.scene.Length/3, 12*mi); r.expect == nil {
+	if r.expect == nil {
+		r.scene.Length = 12 * mi
 		return r
 	}
-	// The disturbance ends sooner, and with it the scene.
-	early := 17 * mi
+	early := 14 * mi
 	expect := *r.expect
 	expect.to = early
 	r.expect = &expect
@@ -206,7 +206,7 @@ func rowsOfResource() []row {
 			scene: scene.Scene{Tenants: []scene.Tenant{back, during(reader, disturbed.from, disturbed.to)}}},
 		{id: "dram-overlap", title: "DRAM under MPS: kernels that overlap, with a rest of a second now and then, 57 %, from 10 to 40 min", level: 0.57, short: true, plot: true,
 			expect: &expectation{disturbed, "neighbour"}, scene: overlap(gaps(during(twice(solver("neighbour", 0.92, 0.95)), disturbed.from, disturbed.to), 9*s, 900*ms))},
-		{id: "dram-free", title: "dram-overlap with GPU time that nobody limits or charges", level: 0.57,
+		{id: "dram-free", title: "dram-overlap with GPU time that nobody limits or charges, so that pressure is told a little low",
 			expect: &expectation{disturbed, "neighbour"}, scene: free(overlap(gaps(during(twice(solver("neighbour", 0.92, 0.95)), disturbed.from, disturbed.to), 9*s, 900*ms)))},
 		{id: "dram-sustained", title: "the same with 37 %, and nothing before", level: 0.37, slow: 26, plot: true,
 			expect: &expectation{disturbed, "neighbour"}, scene: overlap(gaps(during(solver("neighbour", 0.92, 0.95), disturbed.from, disturbed.to), 9*s, 900*ms))},

@@ -64,7 +64,7 @@ func copying(processes, streams int) []string {
 	return options
 }
 
-// solving are the options of a program that launches kernels of 2 ms on part of the card.
+// solving are the options of a program that launches kernels on part of the card, and waits for each.
 func solving(kernel string, options ...string) []string {
 	// 0.3 of 108 multiprocessors with room for 2048 threads each.
 	return append([]string{"kernel=" + kernel, "sync=each", "block=256", fmt.Sprintf("grid=%d", 108*2048*30/100/256)}, options...)
@@ -77,9 +77,9 @@ func allRealRows() []realRow {
 			scene: scene.Scene{Tenants: []scene.Tenant{loader("victim", 1, 0), during(loader("neighbour", 3, 0), realFrom, realUntil)}}},
 			slices: []int{30, 30}, programs: [][]string{copying(1, 1), copying(3, 1)}},
 		{row: row{id: "real/dram", title: "kernels that overlap under MPS, and use its memory, from 80 to 150 s", expect: &expectation{disturbed, "neighbour"}, plot: true,
-			scene: scene.Scene{Card: scene.Card{Sharing: scene.MPS}, Tenants: []scene.Tenant{solver("victim", 0.65, 0.95), restful(twice(solver("neighbour", 0.92, 0.95)))}}},
+			scene: scene.Scene{Card: scene.Card{Sharing: scene.MPS}, Tenants: []scene.Tenant{long(solver("victim", 0.65, 0.95)), restful(twice(long(solver("neighbour", 0.92, 0.95))))}}},
 			slices:   []int{50, 50},
-			programs: [][]string{solving("busy_2ms_dram65_bound95"), solving("busy_2ms_dram92_bound95", "on_ms=9000", "off_ms=900", "processes=2")}},
+			programs: [][]string{solving("busy_20ms_dram65_bound95"), solving("busy_20ms_dram92_bound95", "on_ms=9000", "off_ms=900", "processes=2")}},
 		{row: row{id: "real/self", title: "four streams of copies of one tenant, beside one with kernels",
 			scene: scene.Scene{Tenants: []scene.Tenant{streams(loader("victim", 1, 0), 4), solver("neighbour", 0, 0)}}},
 			slices: []int{30, 30}, programs: [][]string{copying(1, 4), solving("busy_2ms")}},
@@ -99,6 +99,12 @@ func allRealRows() []realRow {
 		rows[i].scene.Length, rows[i].scene.Seed = realLength, uint64(i+1)
 	}
 	return rows
+}
+
+// long has kernels of 20 ms: on a busy machine the next one comes late, which is to cost it little.
+func long(t scene.Tenant) scene.Tenant {
+	t.Loops[0].Operations[0].Work = 20 * ms
+	return t
 }
 
 // restful is the tenant with a rest now and then, at work while it disturbs.
