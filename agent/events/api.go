@@ -51,6 +51,7 @@ func clientConfig(kubeconfig string) (*rest.Config, error) {
 type api struct {
 	events dynamic.NamespaceableResourceInterface
 	node   string
+	last   int64 // time in the name that was given last
 }
 
 func newAPI(kubeconfig, node string) (*api, error) {
@@ -74,7 +75,8 @@ func (a *api) reference(o Object) corev1.ObjectReference {
 	return corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: o.Namespace, Name: o.Pod, UID: types.UID(o.UID)}
 }
 
-// place is the namespace and the name that an event about the object has.
+// place is the namespace and a name for a new event about the object. No two names are the same, whatever the clock says: an
+// event that is there already counts as told.
 func (a *api) place(o Object, at time.Time) (namespace, name string) {
 	reference := a.reference(o)
 	if namespace = reference.Namespace; namespace == "" {
@@ -84,7 +86,8 @@ func (a *api) place(o Object, at time.Time) (namespace, name string) {
 	if len(object) > longestObjectName {
 		object = object[:longestObjectName] + "x" // whatever it ends with then
 	}
-	return namespace, fmt.Sprintf("%s.%x", object, at.UnixNano())
+	a.last = max(at.UnixNano(), a.last+1)
+	return namespace, fmt.Sprintf("%s.%x", object, a.last)
 }
 
 // create tells a new event. One that is there already was told by a request whose answer was lost.

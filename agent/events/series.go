@@ -41,7 +41,7 @@ type seriesBook map[seriesKey]*series
 func (b seriesBook) note(e Event, namespace, name string, now time.Time) (s *series, isNew bool) {
 	b.forget(now)
 	s = b[e.key()]
-	if s != nil {
+	if s != nil && now.Sub(s.first) < seriesSpan {
 		s.last = now
 		s.count++
 		return s, false
