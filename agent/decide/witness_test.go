@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/monitor"
-	"github.com/vgpud/vgpud/agent/source"
 )
 
 const (
@@ -46,7 +45,7 @@ func (s outsideScene) run(pid int, pod string, keys ...string) outsideUser {
 	if pod != "" {
 		container = monitor.Container{ID: "container-" + pod, PodUID: "uid-" + pod, CgroupID: uint64(pid), Namespace: "default", Pod: pod}
 	}
-	s.Processes = append(s.Processes, monitor.OutsideProcess{Residence: source.Residence{PID: pid, StartTime: 7, Command: "/bin/program",
+	s.Processes = append(s.Processes, monitor.OutsideProcess{Residence: monitor.Residence{PID: pid, StartTime: 7, Command: "/bin/program",
 		Container: container, Keys: keys, Library: true}})
 	return outsideUser{&s.Processes[len(s.Processes)-1]}
 }

@@ -48,9 +48,12 @@ type Calls = source.Calls
 // Replaced is a file of ours that a process does not see where it was put; see package source.
 type Replaced = source.Replaced
 
+// Residence is what is known of a process from outside; see package source.
+type Residence = source.Residence
+
 // OutsideProcess is one process that matters, in the order of pids.
 type OutsideProcess struct {
-	source.Residence
+	Residence
 	Memory     []ProcessMemory // what the driver says that it holds, by GPU
 	Registered bool            // it has a slot in the usage page of one of its Keys
 }
