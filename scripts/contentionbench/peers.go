@@ -109,6 +109,7 @@ type threshold struct {
 	contended         bool
 	since, changed    time.Duration
 	streak            bool
+	who               suspects
 }
 
 func (t *threshold) look(seen *monitor.Contention, _ decide.Contention) (bool, string) {
@@ -145,19 +146,34 @@ func (t *threshold) look(seen *monitor.Contention, _ decide.Contention) (bool, s
 	if t.streak && seen.Now-t.since >= wait && (!t.contended || seen.Now-t.changed >= t.hold) {
 		t.contended, t.streak, t.changed = !t.contended, false, seen.Now
 	}
-	return t.contended, loudest(seen, victim)
+	return t.contended, t.who.loudest(seen, victim)
 }
 
-// loudest is who copied most of the others: whom one would blame.
-func loudest(seen *monitor.Contention, victim string) (key string) {
-	most := uint64(0)
-	for _, s := range seen.Streams {
-		bytes := uint64(s.Charged)
-		for _, c := range s.Copies {
-			bytes += c.Bytes
+// suspects are what tenants did of late.
+type suspects struct {
+	before map[string]float64
+	of     map[string]float64 // a mean that fades over 30 s
+	at     time.Duration
+}
+
+// loudest is who of the others did most of late, in bytes copied and GPU time: whom one would blame. It is to be called at
+// each look.
+func (s *suspects) loudest(seen *monitor.Contention, victim string) (key string) {
+	if s.before == nil {
+		s.before, s.of = map[string]float64{}, map[string]float64{}
+	}
+	keep := math.Exp(-(seen.Now - s.at).Seconds() / 30)
+	s.at = seen.Now
+	most := 0.0
+	for _, stream := range seen.Streams {
+		did := float64(stream.Charged)
+		for _, c := range stream.Copies {
+			did += float64(c.Bytes)
 		}
-		if s.Key != victim && bytes > most {
-			most, key = bytes, s.Key
+		s.of[stream.Key] = keep*s.of[stream.Key] + did - s.before[stream.Key]
+		s.before[stream.Key] = did
+		if stream.Key != victim && s.of[stream.Key] > most {
+			most, key = s.of[stream.Key], stream.Key
 		}
 	}
 	return key
@@ -168,9 +184,11 @@ func loudest(seen *monitor.Contention, victim string) (key string) {
 type deviceAlert struct {
 	best  float64
 	above time.Duration // since then; 0: not
+	who   suspects
 }
 
 func (d *deviceAlert) look(seen *monitor.Contention, _ decide.Contention) (bool, string) {
+	who := d.who.loudest(seen, "")
 	full := false
 	for _, card := range seen.Devices {
 		for _, f := range []monitor.Figure{card.PCIeRX, card.PCIeTX} {
@@ -186,7 +204,7 @@ func (d *deviceAlert) look(seen *monitor.Contention, _ decide.Contention) (bool,
 	if d.above == 0 {
 		d.above = seen.Now
 	}
-	return seen.Now-d.above >= 30*time.Second, loudest(seen, "")
+	return seen.Now-d.above >= 30*time.Second, who
 }
 
 // outlierRule follows a published law for processors: an operation is an outlier when it takes more than two deviations
@@ -194,6 +212,7 @@ func (d *deviceAlert) look(seen *monitor.Contention, _ decide.Contention) (bool,
 type outlierRule struct {
 	slow  slowness
 	found map[string][]time.Duration
+	who   suspects
 }
 
 func (o *outlierRule) look(seen *monitor.Contention, _ decide.Contention) (bool, string) {
@@ -214,10 +233,11 @@ func (o *outlierRule) look(seen *monitor.Contention, _ decide.Contention) (bool,
 		}
 		o.found[stream.Key] = list
 	}
+	victim := ""
 	for _, stream := range seen.Streams {
-		if len(o.found[stream.Key]) >= 3 {
-			return true, loudest(seen, stream.Key)
+		if len(o.found[stream.Key]) >= 3 && victim == "" {
+			victim = stream.Key
 		}
 	}
-	return false, ""
+	return victim != "", o.who.loudest(seen, victim)
 }
