@@ -174,7 +174,7 @@ func rowsOfTime() []row {
 		{id: "oscillation", title: "70 % for 20 s, then nothing for 20 s", short: true, plot: true,
 			scene: scene.Scene{Tenants: []scene.Tenant{trainer("victim"), noise(), phases(heavy(), 5*mi, 20*s, 20*s)}}},
 		{id: "sustained", title: "35 % more than what others cost anyway, from 10 to 40 min", level: 0.40, expect: &expectation{disturbed, "neighbour"}, short: true, plot: true,
-			scene: scene.Scene{Tenants: []scene.Tenant{trainer("victim"), noise(), during(loader("neighbour", 1, 1600*time.Microsecond), disturbed.from, disturbed.to)}}},
+			scene: scene.Scene{Tenants: []scene.Tenant{trainer("victim"), noise(), during(loader("neighbour", 1, 1500*time.Microsecond), disturbed.from, disturbed.to)}}},
 		{id: "severe", title: "70 % from 10 to 40 min", level: 0.70, expect: &expectation{disturbed, "neighbour"}, short: true, plot: true,
 			scene: scene.Scene{Tenants: []scene.Tenant{trainer("victim"), noise(), during(heavy(), disturbed.from, disturbed.to)}}},
 	}

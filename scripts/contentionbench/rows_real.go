@@ -31,9 +31,9 @@ type liveSetting struct {
 
 // Times of scenes in real time. Nobody is judged in the first minute of a process.
 const (
-	realLength = 270 * time.Second
+	realLength = 290 * time.Second
 	realFrom   = 80 * time.Second
-	realUntil  = 150 * time.Second
+	realUntil  = 170 * time.Second
 )
 
 // realRows are the rows that run in real time.
@@ -73,20 +73,20 @@ func solving(kernel string, options ...string) []string {
 func allRealRows() []realRow {
 	disturbed := span{realFrom, realUntil}
 	rows := []realRow{
-		{row: row{id: "real/pcie", title: "copies of three processes beside a victim's, from 80 to 150 s", expect: &expectation{disturbed, "neighbour"}, plot: true,
+		{row: row{id: "real/pcie", title: "copies of three processes beside a victim's, from 80 to 170 s", expect: &expectation{disturbed, "neighbour"}, plot: true,
 			scene: scene.Scene{Tenants: []scene.Tenant{loader("victim", 1, 0), during(loader("neighbour", 3, 0), realFrom, realUntil)}}},
 			slices: []int{30, 30}, programs: [][]string{copying(1, 1), copying(3, 1)}},
-		{row: row{id: "real/dram", title: "kernels that overlap under MPS, and use its memory, from 80 to 150 s", expect: &expectation{disturbed, "neighbour"}, plot: true,
+		{row: row{id: "real/dram", title: "kernels that overlap under MPS, and use its memory, from 80 to 170 s", expect: &expectation{disturbed, "neighbour"}, plot: true,
 			scene: scene.Scene{Card: scene.Card{Sharing: scene.MPS}, Tenants: []scene.Tenant{long(solver("victim", 0.65, 0.95)), restful(twice(long(solver("neighbour", 0.92, 0.95))))}}},
 			slices:   []int{50, 50},
-			programs: [][]string{solving("busy_20ms_dram65_bound95"), solving("busy_20ms_dram92_bound95", "on_ms=9000", "off_ms=900", "processes=2")}},
+			programs: [][]string{solving("busy_10ms_dram65_bound95"), solving("busy_10ms_dram92_bound95", "on_ms=9000", "off_ms=900", "processes=2")}},
 		{row: row{id: "real/self", title: "four streams of copies of one tenant, beside one with kernels",
 			scene: scene.Scene{Tenants: []scene.Tenant{streams(loader("victim", 1, 0), 4), solver("neighbour", 0, 0)}}},
 			slices: []int{30, 30}, programs: [][]string{copying(1, 4), solving("busy_2ms")}},
 		{row: row{id: "real/time-sharing", title: "30 and 60 % under caps, kernels of 5 ms that use memory",
 			scene: scene.Scene{Tenants: []scene.Tenant{capped(turning("victim"), 30), capped(turning("neighbour"), 60)}}},
 			mode: "hard", slices: []int{30, 60}, programs: [][]string{{"kernel=busy_5ms_dram85_bound80"}, {"kernel=busy_5ms_dram85_bound80"}}},
-		{row: row{id: "real/downtrain", title: "the link is trained down to a half, from 80 to 150 s, with kernels of another tenant beside",
+		{row: row{id: "real/downtrain", title: "the link is trained down to a half, from 80 to 170 s, with kernels of another tenant beside",
 			scene: scene.Scene{Tenants: []scene.Tenant{loader("victim", 1, 0), solver("neighbour", 0, 0)},
 				Events: []scene.Event{{At: realFrom, Kind: scene.SetLink, Value: 0.5, Silent: true}, {At: realUntil, Kind: scene.SetLink, Value: 1, Silent: true}}}},
 			slices: []int{30, 30}, programs: [][]string{copying(1, 1), solving("busy_2ms")},
@@ -101,9 +101,9 @@ func allRealRows() []realRow {
 	return rows
 }
 
-// long has kernels of 20 ms: on a busy machine the next one comes late, which is to cost it little.
+// long has kernels of 10 ms: on a busy machine the next one comes late, which is to cost it little.
 func long(t scene.Tenant) scene.Tenant {
-	t.Loops[0].Operations[0].Work = 20 * ms
+	t.Loops[0].Operations[0].Work = 10 * ms
 	return t
 }
 

@@ -17,7 +17,7 @@ import (
 const (
 	mostClasses    = 24
 	mostRecent     = 28
-	kernelsEvery   = 8    // one kernel in so many is measured,
+	kernelsEvery   = 4    // one kernel in so many is measured,
 	copiesEvery    = 1    // and so of copies
 	measureVaries  = 0.02 // standard deviation of what is measured
 	outliers       = 0.005
