@@ -39,7 +39,6 @@ type outsider struct {
 	policy   decide.WitnessPolicy
 	state    decide.WitnessState
 	steering func() metrics.Steering
-	sharing  func() map[string]monitor.Sharing
 	freezer  *freezer                        // nil: nobody is frozen
 	pods     func() (map[string]bool, error) // that the kubelet keeps, by UID
 	tell     func(decide.Finding)
@@ -109,7 +108,7 @@ func (a *app) openProbes() probes {
 func (a *app) newOutsider() *outsider {
 	o := &outsider{log: a.baseLog.With("component", "witness"), witness: a.config.Witness != "" && a.config.Witness != wordOff,
 		policy: witnessPolicy(a.config), now: limiter.MonotonicNow, found: map[decide.WitnessKind]uint64{},
-		steering: func() metrics.Steering { return metrics.Steering{} }, sharing: a.sharing, freezer: a.freezer, pods: a.podsKept, tell: a.tellFinding}
+		steering: func() metrics.Steering { return metrics.Steering{} }, freezer: a.freezer, pods: a.podsKept, tell: a.tellFinding}
 	if a.steer != nil {
 		o.steering = a.steer.view
 	}
@@ -154,9 +153,7 @@ func (o *outsider) run(ctx context.Context) error {
 
 // look looks and judges once.
 func (o *outsider) look(ctx context.Context) {
-	sources := o.sources
-	sources.Sharing = o.sharing()
-	seen := monitor.CollectOutside(ctx, sources, o.now())
+	seen := monitor.CollectOutside(ctx, o.sources, o.now())
 	if ctx.Err() != nil {
 		return // stopping: what could not be read now means nothing
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/events"
 	"github.com/vgpud/vgpud/agent/metrics"
-	"github.com/vgpud/vgpud/agent/monitor"
 )
 
 // openEvents makes the recorder of Events, unless they are off. Without an API server there is none, and that is said.
@@ -106,18 +105,6 @@ func (a *app) eventsView() metrics.Events {
 	}
 	status := a.events.Status()
 	return metrics.Events{On: true, Sent: status.Sent, Dropped: status.Dropped}
-}
-
-// sharing is how each card is shared, as the last look at it saw.
-func (a *app) sharing() map[string]monitor.Sharing {
-	if a.watch == nil {
-		return nil
-	}
-	sharing := map[string]monitor.Sharing{}
-	for _, device := range a.watch.last.Load().seen.Devices {
-		sharing[device.GPUUUID] = device.Sharing
-	}
-	return sharing
 }
 
 // outsideView is what is seen from outside, for the metrics.

@@ -32,7 +32,7 @@ var allowedImports = map[string][]string{
 	"agent/source/fake":      {"agent/source"},
 	"agent/source/kubelet":   {"agent/source"},
 	"agent/source/ledger":    {"agent/source", "plugin/ledger"},
-	"agent/source/nvml":      {"agent/source"},
+	"agent/source/nvml":      {"agent/source", "agent/source/procs"},
 	"agent/source/pages":     {"agent/source", "limiter"},
 	"agent/source/procs":     {"agent/source"},
 	"agent/monitor":          {"agent/source"},

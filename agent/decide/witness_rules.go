@@ -26,9 +26,6 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-// mpsPrefix begins the names of the driver's servers of MPS, whose memory is their clients'.
-const mpsPrefix = "nvidia-cuda-mps-"
-
 // Quick use of time beyond the grant: well above it, for so long. Steering says the rest, see ComputeVerdict.OverShare.
 const (
 	quickFactor = 1.5
@@ -270,7 +267,8 @@ func (l *witnessLook) beyondBook(at *tenancy, overhead map[string]overheads) (fo
 	return found
 }
 
-// withoutAllocation looks for processes of a container that was given nothing.
+// withoutAllocation looks for processes of a container that was given nothing. What they call themselves proves nothing: a
+// server of MPS in a container is excused by its namespace.
 func (l *witnessLook) withoutAllocation(at *tenancy) []Finding {
 	if slices.Contains(l.policy.TrustedNamespaces, at.container.Namespace) {
 		return nil
@@ -278,7 +276,7 @@ func (l *witnessLook) withoutAllocation(at *tenancy) []Finding {
 	var largest *monitor.OutsideProcess
 	var held uint64
 	for _, process := range at.processes {
-		if len(process.Memory) == 0 || l.servesMPS(process) {
+		if len(process.Memory) == 0 {
 			continue
 		}
 		held += bytesOf(process)
@@ -294,12 +292,6 @@ func (l *witnessLook) withoutAllocation(at *tenancy) []Finding {
 	f.Detail = fmt.Sprintf("process %d (%.32q) uses %s, of which its container was given nothing; it holds %d bytes", largest.PID, largest.Command,
 		largest.Memory[0].GPUUUID, held)
 	return []Finding{f}
-}
-
-// servesMPS says whether a process is the driver's server, on cards that have one.
-func (l *witnessLook) servesMPS(process *monitor.OutsideProcess) bool {
-	return strings.HasPrefix(process.Command[strings.LastIndexByte(process.Command, '/')+1:], mpsPrefix) &&
-		!slices.ContainsFunc(process.Memory, func(m monitor.ProcessMemory) bool { return l.seen.Sharing[m.GPUUUID] != monitor.SharingMPS })
 }
 
 // replaced reports files that a container does not see, each once.

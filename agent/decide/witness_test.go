@@ -22,7 +22,7 @@ const (
 type outsideScene struct{ *monitor.Outside }
 
 func newOutsideScene() outsideScene {
-	s := outsideScene{&monitor.Outside{Calls: map[uint64]monitor.Calls{}, Sharing: map[string]monitor.Sharing{}, MemoryKnown: true, ProcessesKnown: true,
+	s := outsideScene{&monitor.Outside{Calls: map[uint64]monitor.Calls{}, MemoryKnown: true, ProcessesKnown: true,
 		AllocationsKnown: true, CallsKnown: true}}
 	s.allocate("k1", "one", 8*gib, 2*gib)
 	s.run(10, "one", "k1").uses(2*gib + 400*mib).Registered = true
@@ -210,10 +210,7 @@ func TestWitnessKeepsStillAboutHonestOnes(t *testing.T) {
 			w.shares = []ComputeVerdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9}}
 		},
 		"calls by one who has registered": func(s outsideScene, _ *witnessRun) { s.Calls[10] = monitor.Calls{CgroupID: 10, Contexts: 5} },
-		"the server of MPS": func(s outsideScene, _ *witnessRun) {
-			s.run(11, "mps").uses(gib).Command = "/usr/bin/nvidia-cuda-mps-server"
-			s.Sharing["GPU-a"] = monitor.SharingMPS
-		},
+		"the server of MPS of the host":   func(s outsideScene, _ *witnessRun) { s.run(11, "").uses(gib).Command = "nvidia-cuda-mps-server" },
 		"neighbours show that the driver needs more": func(s outsideScene, _ *witnessRun) {
 			for i := range 3 {
 				key := fmt.Sprintf("n%d", i)

@@ -21,7 +21,6 @@ type Outside struct {
 	Processes   []OutsideProcess
 	Allocations []OutsideAllocation
 	Calls       map[uint64]Calls // by control group
-	Sharing     map[string]Sharing
 
 	// What could be read. Nothing may be concluded from the absence of what could not.
 	MemoryKnown, ProcessesKnown, AllocationsKnown, CallsKnown bool
@@ -80,13 +79,12 @@ type OutsideSources struct {
 	Ledger    source.Ledger
 	Pages     source.Pages
 	Probes    source.Probes
-	Sharing   map[string]Sharing // by GPU, as it was last seen; nothing in it is changed
 }
 
 // CollectOutside looks once. The order matters: a process registers on its page before it makes a context, so one that the
 // driver lists is registered in a page that is read later. It fails never.
 func CollectOutside(ctx context.Context, sources OutsideSources, now time.Duration) *Outside {
-	o := &Outside{Now: now, Sharing: sources.Sharing, Calls: map[uint64]Calls{}}
+	o := &Outside{Now: now, Calls: map[uint64]Calls{}}
 	memory := o.readMemory(ctx, sources.Memories)
 	o.readProcesses(ctx, sources.Residents, memory)
 	o.readCalls(ctx, sources.Probes)

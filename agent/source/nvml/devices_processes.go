@@ -7,6 +7,7 @@ package nvml
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/source/procs"
 )
 
 var _ source.ProcessMemories = (*Reader)(nil)
@@ -81,13 +83,15 @@ func (r *Reader) clients(device nvml.Device) []nvml.ProcessInfo {
 }
 
 // mpsServer is how the kernel shortens the name of nvidia-cuda-mps-server, the process that holds the card for the clients
-// of MPS. The control daemon, of the same short name, uses no card and is not among its processes.
+// of MPS. The control daemon, of the same short name, uses no card and is not among its processes. Anybody can take that
+// name, so it is believed of the host's processes alone.
 const mpsServer = "nvidia-cuda-mps"
 
 // sharing tells how the card is shared. NVML has no such setting, so it is told by what is there: MIG by its mode; MPS by its
-// server or clients among the card's processes (a daemon that waits for its first client is not seen, and changes nothing
-// yet); an exclusive card by its compute mode; and what is left takes turns. Processes of one card are clients of its server
-// or not at all: the driver runs no others beside it at the same time.
+// clients, or by its server among the host's processes (a daemon that waits for its first client is not seen, nor is a server
+// in a container before it has one, and neither changes anything yet); an exclusive card by its compute mode; and what is
+// left takes turns. Processes of one card are clients of its server or not at all: the driver runs no others beside it at
+// the same time.
 func (r *Reader) sharing(device nvml.Device) source.Sharing {
 	if r.has["nvmlDeviceGetMigMode"] {
 		if mode, _, code := device.GetMigMode(); code == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
@@ -97,15 +101,15 @@ func (r *Reader) sharing(device nvml.Device) source.Sharing {
 	if len(r.clients(device)) > 0 {
 		return source.SharingMPS
 	}
-	unnamed := false
+	unclear := false // a process may be the server
 	if r.has["nvmlDeviceGetComputeRunningProcesses"] {
 		processes, _ := device.GetComputeRunningProcesses()
 		for _, process := range processes {
-			name, err := os.ReadFile(filepath.Join(r.root, "proc", strconv.Itoa(int(process.Pid)), "comm"))
-			if strings.TrimSpace(string(name)) == mpsServer {
+			serves, err := r.servesMPS(int(process.Pid))
+			if serves && err == nil {
 				return source.SharingMPS
 			}
-			unnamed = unnamed || err != nil
+			unclear = unclear || err != nil
 		}
 	}
 	if !r.has["nvmlDeviceGetComputeMode"] {
@@ -119,9 +123,23 @@ func (r *Reader) sharing(device nvml.Device) source.Sharing {
 		return source.SharingExclusive
 	case mode != nvml.COMPUTEMODE_DEFAULT:
 		return source.SharingUnknown
-	case unnamed && !r.has["nvmlDeviceGetMPSComputeRunningProcesses"]:
-		return source.SharingUnknown // one of them may be the server
+	case unclear && !r.has["nvmlDeviceGetMPSComputeRunningProcesses"]:
+		return source.SharingUnknown
 	default:
 		return source.SharingTimeSliced
 	}
+}
+
+// servesMPS says whether a process is the host's server of MPS. An error: that cannot be told, because the process cannot be
+// seen, or bears the name and lives in a container.
+func (r *Reader) servesMPS(pid int) (bool, error) {
+	name, err := os.ReadFile(filepath.Join(r.root, "proc", strconv.Itoa(pid), "comm"))
+	if err != nil || strings.TrimSpace(string(name)) != mpsServer {
+		return false, err
+	}
+	container, err := procs.ContainerID(r.root, pid)
+	if err == nil && container != "" {
+		err = errors.New("a container's process has the name of the server of MPS")
+	}
+	return err == nil, err
 }

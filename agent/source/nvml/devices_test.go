@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -283,7 +284,8 @@ func TestSharing(t *testing.T) {
 		}
 		return func() ([]nvml.ProcessInfo, nvml.Return) { return list, nvml.SUCCESS }
 	}
-	const server, program, hidden = 100, 101, 102
+	const server, program, hidden, hostile = 100, 101, 102, 103
+	container := "0::/kubepods.slice/cri-containerd-" + strings.Repeat("a", 64) + ".scope\n"
 	for _, test := range []struct {
 		name    string
 		change  func(*mock.Device)
@@ -299,6 +301,10 @@ func TestSharing(t *testing.T) {
 			d.GetComputeRunningProcessesFunc = process(program, server)
 			d.GetComputeModeFunc = func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, nvml.SUCCESS }
 		}, "", source.SharingMPS},
+		{"one in a container that takes the server's name", func(d *mock.Device) { d.GetComputeRunningProcessesFunc = process(program, hostile) },
+			"", source.SharingTimeSliced},
+		{"and no list of clients for it", func(d *mock.Device) { d.GetComputeRunningProcessesFunc = process(program, hostile) },
+			"nvmlDeviceGetMPSComputeRunningProcesses", source.SharingUnknown},
 		{"exclusive", func(d *mock.Device) {
 			d.GetComputeModeFunc = func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, nvml.SUCCESS }
 		}, "", source.SharingExclusive},
@@ -317,13 +323,16 @@ func TestSharing(t *testing.T) {
 			test.change(device)
 			missing := map[string]bool{"nvmlGpmQueryDeviceSupport": true, test.missing: true}
 			reader := counter(t, &library{devices: []*mock.Device{device}, missing: missing}, &now)
-			for pid, name := range map[string]string{"100": "nvidia-cuda-mps\n", "101": "python3\n"} {
+			for pid, texts := range map[string][2]string{"100": {"nvidia-cuda-mps\n", "0::/system.slice/mps.service\n"},
+				"101": {"python3\n", container}, "103": {"nvidia-cuda-mps\n", container}} {
 				directory := filepath.Join(reader.root, "proc", pid)
 				if err := os.MkdirAll(directory, 0o755); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(filepath.Join(directory, "comm"), []byte(name), 0o644); err != nil {
-					t.Fatal(err)
+				for i, name := range []string{"comm", "cgroup"} {
+					if err := os.WriteFile(filepath.Join(directory, name), []byte(texts[i]), 0o644); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			if got := devices(t, reader)[0].Sharing; got != test.want {

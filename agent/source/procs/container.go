@@ -82,6 +82,12 @@ func (t *Table) containerOf(pid int, groups *cgroups) (source.Container, error) 
 	return container, nil
 }
 
+// ContainerID is the ID of the container that a process of root/proc lives in; empty: it is the host's.
+func ContainerID(root string, pid int) (string, error) {
+	container, err := New(root).containerOf(pid, &cgroups{})
+	return container.ID, err
+}
+
 // parseContainer takes the first line that names a container, from the root down, so that groups which a container makes
 // below its own are not taken for the runtime's word.
 func parseContainer(text string) source.Container {
