@@ -107,7 +107,8 @@ func (a *app) controlFindings(view *control.View) {
 			container = finding.ContainerID
 		}
 		one := control.Finding{Kind: string(finding.Kind), Since: wall.Add(finding.Since - now), Namespace: finding.Namespace, Pod: finding.Pod,
-			PodUID: finding.PodUID, Container: container, Command: finding.Command, GPUUUID: finding.GPUUUID, Detail: finding.Detail, Action: a.config.Witness}
+			PodUID: finding.PodUID, Container: container, Command: finding.Command, GPUUUID: finding.GPUUUID, Detail: finding.Detail,
+			Action: string(whatWasDone(last.done, finding))}
 		if finding.PID > 0 {
 			one.PIDs = []int{finding.PID}
 		}

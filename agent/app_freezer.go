@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -27,10 +28,27 @@ func (a *app) openFreezer() {
 	a.onClose(a.freezer.Close)
 }
 
-// act does what was ordered, and thaws whose time has come.
-func (o *outsider) act(findings decide.Findings) {
-	o.freezer.Apply(findings.Orders)
-	o.freezer.Tend(o.pods)
+// act does what was ordered, and thaws whose time has come. It returns what has been done to containers with findings, by
+// their ID. A kill stays said as long as a finding of that container does.
+func (o *outsider) act(ctx context.Context, findings decide.Findings) map[string]decide.WitnessAction {
+	applied := o.freezer.Apply(findings.Orders)
+	o.freezer.Tend(ctx, o.pods)
+	done := map[string]decide.WitnessAction{}
+	for _, finding := range findings.List {
+		id := finding.ContainerID
+		switch {
+		case applied[id] != "":
+			done[id] = applied[id]
+		case o.done[id] == decide.WitnessKill:
+			done[id] = decide.WitnessKill
+		}
+	}
+	return done
+}
+
+// whatWasDone is what was done about a finding.
+func whatWasDone(done map[string]decide.WitnessAction, finding decide.Finding) decide.WitnessAction {
+	return cmp.Or(done[finding.ContainerID], decide.WitnessReport)
 }
 
 // thaw thaws containers on command.
@@ -38,18 +56,17 @@ func (a *app) thaw(_ context.Context, request control.ThawRequest) (control.Thaw
 	if err := request.Validate(); err != nil {
 		return control.ThawReply{}, err
 	}
-	thawed, err := a.freezer.Thaw(request.Container + request.Allocation) // one of them, or neither: all
+	thawed, err := a.freezer.Thaw(request)
 	if err == nil && len(thawed) == 0 {
 		err = fmt.Errorf("no such container: %w", control.ErrNotFrozen)
 	}
 	return control.ThawReply{Containers: thawed}, err
 }
 
-// podsKept are the pods that the kubelet keeps, by UID.
-func (a *app) podsKept() (map[string]bool, error) {
-	holders, err := a.sources.Kubelet.Holders(context.Background())
-	if err != nil {
-		return nil, err
+// podsKept are the pods that the kubelet keeps, by UID; nil where nobody knows.
+func (a *app) podsKept(ctx context.Context) (map[string]bool, error) {
+	if a.sources.Kubelet == nil {
+		return nil, nil
 	}
-	return holders.Pods, holders.PodsError
+	return a.sources.Kubelet.Pods(ctx)
 }

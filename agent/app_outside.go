@@ -39,12 +39,13 @@ type outsider struct {
 	policy   decide.WitnessPolicy
 	state    decide.WitnessState
 	steering func() metrics.Steering
-	freezer  *freezer                        // nil: nobody is frozen
-	pods     func() (map[string]bool, error) // that the kubelet keeps, by UID
-	tell     func(decide.Finding)
+	freezer  *freezer                                       // nil: nobody is frozen
+	pods     func(context.Context) (map[string]bool, error) // that the kubelet keeps, by UID
+	tell     func(finding decide.Finding, done decide.WitnessAction)
 	now      func() time.Duration // CLOCK_MONOTONIC
 
 	found map[decide.WitnessKind]uint64
+	done  map[string]decide.WitnessAction // what the last look did, by container ID
 	noted notes
 	last  atomic.Pointer[outsideLook] // never nil
 }
@@ -54,6 +55,7 @@ type outsideLook struct {
 	seen     *monitor.Outside
 	findings decide.Findings
 	found    map[decide.WitnessKind]uint64
+	done     map[string]decide.WitnessAction // beyond reporting, by container ID
 	probes   source.ProbeStatus
 	calls    []metrics.ContainerCalls
 }
@@ -169,21 +171,38 @@ func (o *outsider) look(ctx context.Context) {
 	if o.witness {
 		look.findings, o.state = decide.Witness(seen, o.steering().Verdicts, o.policy, o.state)
 		o.report(look.findings)
-		o.act(look.findings)
+		look.done = o.act(ctx, look.findings)
+		o.announce(look.findings, look.done)
+		o.done = look.done
 	}
 	look.found = copyCounts(o.found)
 	o.last.Store(look)
 }
 
-// report logs what begins and what is over, and tells of what begins.
+// report logs what begins and what is over.
 func (o *outsider) report(findings decide.Findings) {
 	for _, finding := range findings.Begun {
 		o.found[finding.Kind]++
 		o.log.Warn("container uses a GPU past what it was given", findingAttributes(finding)...)
-		o.tell(finding)
 	}
 	for _, finding := range findings.Over {
 		o.log.Info("container no longer uses a GPU past what it was given", findingAttributes(finding)...)
+	}
+}
+
+// announce tells of what begins, with what was done, and again when something is done about it later.
+func (o *outsider) announce(findings decide.Findings, done map[string]decide.WitnessAction) {
+	begun := map[string]bool{}
+	for _, finding := range findings.Begun {
+		begun[finding.ContainerID] = true
+		o.tell(finding, whatWasDone(done, finding))
+	}
+	for _, finding := range findings.List {
+		id := finding.ContainerID
+		if done[id] != "" && done[id] != o.done[id] && !begun[id] {
+			begun[id] = true // once for each container
+			o.tell(finding, done[id])
+		}
 	}
 }
 

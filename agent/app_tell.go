@@ -60,8 +60,8 @@ func (a *app) tellContention(transition decide.ContentionTransition) {
 	a.events.Offer(told.Events()...)
 }
 
-// tellFinding tells of what the witness found. Any goroutine may call it.
-func (a *app) tellFinding(finding decide.Finding) {
+// tellFinding tells of what the witness found, and of what has been done about it. Any goroutine may call it.
+func (a *app) tellFinding(finding decide.Finding, done decide.WitnessAction) {
 	if a.events == nil {
 		return
 	}
@@ -69,7 +69,7 @@ func (a *app) tellFinding(finding decide.Finding) {
 	if container == "" {
 		container = finding.ContainerID
 	}
-	told := events.Finding{Kind: string(finding.Kind), Command: finding.Command, Detail: finding.Detail, Policy: a.config.Witness,
+	told := events.Finding{Kind: string(finding.Kind), Command: finding.Command, Detail: finding.Detail, Done: string(done),
 		Tenant: events.Tenant{Namespace: finding.Namespace, Pod: finding.Pod, UID: finding.PodUID, Container: container, Allocation: finding.Key}}
 	if finding.PID > 0 {
 		told.PIDs = []int{finding.PID}

@@ -5,37 +5,31 @@
 // process cannot end; when their pod is gone; by command; and when the agent stops. What is frozen is on disk before it is, so
 // that an agent that was killed leaves nothing frozen that the next one does not know of. Kills are carried out here, too.
 //
-// freezer_group.go does it to one control group.
+// freezer_group.go does it to one control group; freezer_record.go is what is on disk.
 
 package main
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
-	"os"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vgpud/vgpud/agent/decide"
-	"github.com/vgpud/vgpud/internal/atomicfile"
 )
 
 const (
-	frozenMode = 0o600
-	// maxFrozenBytes bounds what is read back.
-	maxFrozenBytes = 4 << 20
 	// leftAlone is how long a container that was asked to end is given for it before it can be frozen again.
 	leftAlone = time.Minute
+	// applyFor bounds one round of orders: those that it does not come to are given again with the next look.
+	applyFor = 4 * time.Second
 )
 
 // freezerConfig is what the freezer is made with.
@@ -45,27 +39,6 @@ type freezerConfig struct {
 	Adopt     bool   // what an agent before this one froze stays so; else it is thawed
 	Log       *slog.Logger
 	Now       func() time.Time
-}
-
-// frozenContainer is one container that is stopped, as in the record.
-type frozenContainer struct {
-	ID          string      `json:"id"`
-	Group       freezeGroup `json:"group"`
-	PodUID      string      `json:"podUID,omitempty"`
-	Namespace   string      `json:"namespace,omitempty"`
-	Pod         string      `json:"pod,omitempty"`
-	Name        string      `json:"container,omitempty"`
-	Allocations []string    `json:"allocations,omitempty"`
-	Since       time.Time   `json:"since"`
-	Why         string      `json:"why"`
-	// Pending are signals that its processes had pending before they were stopped.
-	Pending map[int]uint64 `json:"pending,omitempty"`
-}
-
-// frozenRecord is the file. Spared are containers that somebody thawed by command, with where they are.
-type frozenRecord struct {
-	Frozen []frozenContainer      `json:"frozen"`
-	Spared map[string]freezeGroup `json:"spared,omitempty"`
 }
 
 // frozenView is what is told of a frozen container.
@@ -85,7 +58,10 @@ type freezer struct {
 	mu     sync.Mutex
 	record frozenRecord
 	alone  map[string]time.Time // until when a container that was asked to end is left alone
-	said   map[string]string    // the last fault with a container
+	said   map[string]string    // the last fault with a container that is ordered or frozen
+	first  string               // the container that the next round begins with; "": any
+
+	frozen atomic.Pointer[[]frozenView] // the record for others, who never wait; nil: nobody
 }
 
 // openFreezer reads the record, and freezes again or thaws what is on it. A record that cannot be read is an error: somebody
@@ -100,13 +76,14 @@ func openFreezer(config freezerConfig) (*freezer, error) {
 	if f.record.Spared == nil {
 		f.record.Spared = map[string]freezeGroup{}
 	}
+	f.publish()
 	left := slices.Clone(f.record.Frozen)
 	for _, container := range left {
 		if !config.Adopt {
 			f.release(container.ID, "the agent is not to freeze anybody")
 			continue
 		}
-		if err := container.Group.freeze(config.Root); err != nil {
+		if err := container.Group.freeze(config.Root, time.Now().Add(freezeWait)); err != nil {
 			f.release(container.ID, "it could not be frozen again: "+err.Error())
 			continue
 		}
@@ -118,61 +95,59 @@ func openFreezer(config freezerConfig) (*freezer, error) {
 	return f, nil
 }
 
-func readFrozen(path string) (record frozenRecord, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return record, nil
-	}
-	if err != nil {
-		return record, fmt.Errorf("read who is frozen: %w", err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxFrozenBytes))
-	if err == nil {
-		err = json.Unmarshal(text, &record)
-	}
-	if err != nil {
-		return record, fmt.Errorf("read who is frozen: %s: %w (thaw the containers by hand and remove the file)", path, err)
-	}
-	for _, container := range record.Frozen {
-		if err := container.Group.check(); err != nil {
-			return record, fmt.Errorf("read who is frozen: %s: %w", path, err)
-		}
-	}
-	return record, nil
-}
-
-// write puts the record on disk.
-func (f *freezer) write() error {
-	text, err := json.MarshalIndent(f.record, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write who is frozen: %w", err)
-	}
-	if err := atomicfile.WriteFile(f.config.StatePath, append(text, '\n'), frozenMode); err != nil {
-		return fmt.Errorf("write who is frozen: %w", err)
-	}
-	return nil
-}
-
-// Apply carries orders out. What is done already is not done again. A fault is logged once, and tried again at the next
-// order.
-func (f *freezer) Apply(orders []decide.WitnessOrder) {
+// Apply carries orders out, and returns what has been done to whom, by container ID: who is frozen now, and who was killed by
+// this call. What is done already is not done again. A fault is logged once, and tried again at the next order. It takes
+// applyFor and one order more at most.
+func (f *freezer) Apply(orders []decide.WitnessOrder) map[string]decide.WitnessAction {
 	if f == nil {
-		return
+		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, order := range orders {
-		var err error
+	f.unsay(orders)
+	done := map[string]decide.WitnessAction{}
+	deadline := time.Now().Add(applyFor)
+	for _, order := range f.turn(orders) {
+		if !time.Now().Before(deadline) {
+			f.first = order.Container.ID
+			break
+		}
+		killed, err := false, error(nil)
 		switch order.Action {
 		case decide.WitnessFreeze:
-			err = f.freeze(order)
+			err = f.freeze(order, deadline)
 		case decide.WitnessKill:
-			err = f.kill(order)
+			killed, err = f.kill(order)
 		case decide.WitnessReport:
+		}
+		if killed && err == nil {
+			done[order.Container.ID] = decide.WitnessKill
 		}
 		f.tell(order, err)
 	}
+	for _, container := range f.record.Frozen {
+		done[container.ID] = decide.WitnessFreeze
+	}
+	return done
+}
+
+// turn lets those begin that the last round did not come to.
+func (f *freezer) turn(orders []decide.WitnessOrder) []decide.WitnessOrder {
+	at := slices.IndexFunc(orders, func(order decide.WitnessOrder) bool { return order.Container.ID == f.first })
+	f.first = ""
+	if at < 0 {
+		return orders
+	}
+	return slices.Concat(orders[at:], orders[:at])
+}
+
+// unsay forgets faults with containers of which nothing is wanted any more.
+func (f *freezer) unsay(orders []decide.WitnessOrder) {
+	wanted := map[string]bool{}
+	for _, order := range orders {
+		wanted[order.Container.ID] = true
+	}
+	maps.DeleteFunc(f.said, func(id, _ string) bool { return !wanted[id] && f.at(id) < 0 })
 }
 
 // tell logs the fault of an order, unless it was the same before.
@@ -199,7 +174,7 @@ func (f *freezer) isLeftAlone(id string) bool {
 	return spared || f.config.Now().Before(f.alone[id])
 }
 
-func (f *freezer) freeze(order decide.WitnessOrder) error {
+func (f *freezer) freeze(order decide.WitnessOrder, until time.Time) error {
 	id := order.Container.ID
 	if f.at(id) >= 0 || f.isLeftAlone(id) {
 		return nil
@@ -209,8 +184,8 @@ func (f *freezer) freeze(order decide.WitnessOrder) error {
 		return err
 	}
 	container := frozenContainer{ID: id, Group: group, PodUID: order.Finding.PodUID, Namespace: order.Finding.Namespace, Pod: order.Finding.Pod,
-		Name: order.Finding.ContainerName, Since: f.config.Now(), Why: string(order.Finding.Kind) + ": " + order.Finding.Detail,
-		Pending: group.pending(f.config.Root)}
+		Name: order.Finding.ContainerName, Since: f.config.Now(), Why: string(order.Finding.Kind) + ": " + order.Finding.Detail}
+	container.notePending(group.pending(f.config.Root))
 	if order.Finding.Key != "" {
 		container.Allocations = []string{order.Finding.Key}
 	}
@@ -219,29 +194,31 @@ func (f *freezer) freeze(order decide.WitnessOrder) error {
 		f.record.Frozen = f.record.Frozen[:len(f.record.Frozen)-1]
 		return err // nobody would know of it after a crash
 	}
-	if err := group.freeze(f.config.Root); err != nil {
+	if err := group.freeze(f.config.Root, until); err != nil {
 		f.record.Frozen = f.record.Frozen[:len(f.record.Frozen)-1]
 		return errors.Join(err, group.thaw(f.config.Root), f.write())
 	}
+	f.publish()
 	f.log.Warn("container is frozen", container.attributes()...)
 	return nil
 }
 
-func (f *freezer) kill(order decide.WitnessOrder) error {
+// kill says whether a process was ended.
+func (f *freezer) kill(order decide.WitnessOrder) (bool, error) {
 	id := order.Container.ID
 	if f.isLeftAlone(id) {
-		return nil
+		return false, nil
 	}
 	group, err := findGroup(f.config.Root, order.PID, order.StartTime, id)
 	if err != nil {
-		return err
+		return false, err
 	}
 	killed, err := group.kill(f.config.Root, id)
 	if killed > 0 {
 		f.log.Warn("container is killed", "container", id, "namespace", order.Finding.Namespace, "pod", order.Finding.Pod, "processes", killed,
 			"reason", string(order.Finding.Kind)+": "+order.Finding.Detail)
 	}
-	return err
+	return killed > 0, err
 }
 
 // release thaws a container and forgets it; the record is not written yet.
@@ -260,30 +237,34 @@ func (f *freezer) release(id, why string) {
 	}
 	delete(f.said, id)
 	f.record.Frozen = slices.Delete(f.record.Frozen, at, at+1)
+	f.publish()
 	f.log.Info("container is thawed", append(container.attributes(), "because", why)...)
 }
 
 // Tend thaws those whose time has come. pods says which pods the kubelet keeps, by UID; it is asked only while somebody is
 // frozen.
-func (f *freezer) Tend(pods func() (map[string]bool, error)) {
+func (f *freezer) Tend(ctx context.Context, pods func(context.Context) (map[string]bool, error)) {
 	if f == nil {
 		return
+	}
+	var kept map[string]bool // nil: not known
+	if len(f.View()) > 0 {
+		if known, err := pods(ctx); err == nil {
+			kept = known
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	changed := f.forget()
-	if len(f.record.Frozen) > 0 {
-		kept, err := pods()
-		for _, container := range slices.Clone(f.record.Frozen) {
-			why := container.over(f.config.Root)
-			if why == "" && err == nil && kept != nil && container.PodUID != "" && !kept[container.PodUID] {
-				why = "its pod is gone"
-			}
-			if why != "" {
-				f.alone[container.ID] = f.config.Now().Add(leftAlone)
-				f.release(container.ID, why)
-				changed = true
-			}
+	for _, container := range slices.Clone(f.record.Frozen) {
+		why := container.over(f.config.Root)
+		if why == "" && kept != nil && container.PodUID != "" && !kept[container.PodUID] {
+			why = "its pod is gone"
+		}
+		if why != "" {
+			f.alone[container.ID] = f.config.Now().Add(leftAlone)
+			f.release(container.ID, why)
+			changed = true
 		}
 	}
 	if changed {
@@ -310,64 +291,19 @@ func (f *freezer) forget() (changed bool) {
 	return changed
 }
 
-// over says why a container is not to be frozen any more; "": it is.
-func (c frozenContainer) over(root string) string {
-	switch state := c.Group.state(root); state {
-	case groupGone:
-		return "it is gone"
-	case groupThawed:
-		return "somebody else has thawed it"
-	case groupFrozen:
-	}
-	for pid, pending := range c.Group.pending(root) {
-		if isAskedToEnd(pending &^ c.Pending[pid]) {
-			return fmt.Sprintf("process %d was asked to end", pid)
-		}
-	}
-	return ""
-}
-
-// Thaw lets a container go on by command, and spares it as long as it lives. which is its ID, its beginning, its pod's UID, a
-// pod as NAMESPACE/NAME, or an allocation; "": all. It returns the IDs of those that were thawed; none is no error.
-func (f *freezer) Thaw(which string) (thawed []string, err error) {
-	if f == nil {
-		return nil, nil
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, container := range slices.Clone(f.record.Frozen) {
-		if !container.isNamed(which) {
-			continue
-		}
-		f.release(container.ID, "by command")
-		if f.at(container.ID) >= 0 {
-			err = errors.Join(err, fmt.Errorf("thaw container %s: %s", container.ID, f.said[container.ID]))
-			continue
-		}
-		f.record.Spared[container.ID] = container.Group
-		thawed = append(thawed, container.ID)
-	}
-	if len(thawed) > 0 {
-		err = errors.Join(err, f.write())
-	}
-	return thawed, err
-}
-
-// shortestPrefix is how much of a container's ID names it.
-const shortestPrefix = 12
-
-func (c frozenContainer) isNamed(which string) bool {
-	return which == "" || which == c.ID || which == c.PodUID || which == c.Namespace+"/"+c.Pod || slices.Contains(c.Allocations, which) ||
-		len(which) >= shortestPrefix && strings.HasPrefix(c.ID, which)
-}
-
-// View lists who is frozen, the longest first.
+// View lists who is frozen, the longest first. It waits for nobody, and the list is not changed any more.
 func (f *freezer) View() []frozenView {
 	if f == nil {
 		return nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	if views := f.frozen.Load(); views != nil {
+		return *views
+	}
+	return nil
+}
+
+// publish makes the record known to View.
+func (f *freezer) publish() {
 	views := make([]frozenView, 0, len(f.record.Frozen))
 	for _, c := range f.record.Frozen {
 		views = append(views, frozenView{Container: c.ID, Allocations: slices.Clone(c.Allocations), Namespace: c.Namespace, Pod: c.Pod, Name: c.Name,
@@ -376,7 +312,7 @@ func (f *freezer) View() []frozenView {
 	slices.SortStableFunc(views, func(a, b frozenView) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Container, b.Container))
 	})
-	return views
+	f.frozen.Store(&views)
 }
 
 // Close thaws everybody: without an agent nobody would when the kubelet wants them gone. It may be called again.
@@ -397,8 +333,4 @@ func (f *freezer) Close(context.Context) error {
 		err = errors.Join(err, fmt.Errorf("%d containers stay frozen; %s lists them", left, f.config.StatePath))
 	}
 	return err
-}
-
-func (c frozenContainer) attributes() []any {
-	return []any{"container", c.ID, "namespace", c.Namespace, "pod", c.Pod, "pod_uid", c.PodUID, "reason", c.Why}
 }

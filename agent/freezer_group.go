@@ -7,11 +7,11 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -168,15 +168,19 @@ func (g freezeGroup) order(root string, frozen bool) error {
 	return errors.Join(err, file.Close())
 }
 
-// freeze stops all processes of the group. It returns when they are, or are about to be.
-func (g freezeGroup) freeze(root string) error {
+// freeze stops all processes of the group. It returns when they are, or are about to be: at the time until, or after freezeWait.
+func (g freezeGroup) freeze(root string, until time.Time) error {
 	if err := g.check(); err != nil {
 		return fmt.Errorf("freeze: %w", err)
 	}
 	if err := g.order(root, true); err != nil {
 		return fmt.Errorf("freeze: %w", err)
 	}
-	for deadline := time.Now().Add(freezeWait); !g.stopped(root) && time.Now().Before(deadline); time.Sleep(freezePoll) {
+	deadline := time.Now().Add(freezeWait)
+	if until.Before(deadline) {
+		deadline = until
+	}
+	for ; !g.stopped(root) && time.Now().Before(deadline); time.Sleep(freezePoll) {
 		if !g.Unified {
 			_ = g.order(root, true) // v1 tries again only when told: processes that were forked meanwhile
 		}
@@ -225,20 +229,29 @@ func (g freezeGroup) processes(root string) (pids []int) {
 		if err != nil || !entry.IsDir() {
 			return nil // it has gone meanwhile
 		}
-		if groups++; groups > mostGroups || len(pids) > mostGroupPID {
+		if groups++; groups > mostGroups || len(pids) >= mostGroupPID {
 			return filepath.SkipAll
 		}
-		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if err != nil {
-			return nil
-		}
-		for _, word := range strings.Fields(string(text)) {
-			if pid, err := strconv.Atoi(word); err == nil && pid > 0 { // 0: one that we do not see
-				pids = append(pids, pid)
-			}
-		}
+		pids = append(pids, processesIn(filepath.Join(path, "cgroup.procs"), mostGroupPID-len(pids))...)
 		return nil
 	})
+	return pids
+}
+
+// processesIn lists the processes in a file of pids, at most so many. What cannot be read has none.
+func processesIn(path string, most int) (pids []int) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	words := bufio.NewScanner(file)
+	words.Split(bufio.ScanWords)
+	for len(pids) < most && words.Scan() {
+		if pid, err := strconv.Atoi(words.Text()); err == nil && pid > 0 { // 0: one that we do not see
+			pids = append(pids, pid)
+		}
+	}
 	return pids
 }
 
@@ -274,8 +287,6 @@ func maskOf(signals ...unix.Signal) (mask uint64) {
 	}
 	return mask
 }
-
-func isAskedToEnd(pending uint64) bool { return bits.OnesCount64(pending&endSignals) > 0 }
 
 // kill ends all processes of a container, and returns how many. Each is held by a descriptor while it is looked at, so that
 // nobody who has its pid by then is hit. A group that is stopped is let go on, for v1 ends nobody else.

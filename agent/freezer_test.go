@@ -7,6 +7,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source/procs"
@@ -184,12 +186,12 @@ func (f *freezerTest) open(t *testing.T) {
 	f.freezer = opened
 }
 
-func keptPods(uids ...string) func() (map[string]bool, error) {
+func keptPods(uids ...string) func(context.Context) (map[string]bool, error) {
 	kept := map[string]bool{}
 	for _, uid := range uids {
 		kept[uid] = true
 	}
-	return func() (map[string]bool, error) { return kept, nil }
+	return func(context.Context) (map[string]bool, error) { return kept, nil }
 }
 
 // onBoth runs a test with each version of control groups.
@@ -209,7 +211,7 @@ func TestFreezeAndThaw(t *testing.T) {
 		}
 		for range 3 {
 			f.Apply([]decide.WitnessOrder{c.order(decide.WitnessFreeze)})
-			f.Tend(keptPods(frozenPod))
+			f.Tend(t.Context(), keptPods(frozenPod))
 		}
 		if grows() {
 			t.Fatalf("it goes on; %s", f.log)
@@ -223,15 +225,15 @@ func TestFreezeAndThaw(t *testing.T) {
 			t.Errorf("record %s, %v", text, err)
 		}
 		// By command; and it is spared from then on, also by the next agent.
-		if thawed, err := f.Thaw("nobody"); err != nil || thawed != nil {
+		if thawed, err := f.Thaw(control.ThawRequest{Container: "d"}); err != nil || thawed != nil {
 			t.Errorf("%v, %v", thawed, err)
 		}
-		if thawed, err := f.Thaw("default/rogue"); err != nil || !slices.Equal(thawed, []string{frozenID}) || !grows() {
+		if thawed, err := f.Thaw(control.ThawRequest{Container: "c"}); err != nil || !slices.Equal(thawed, []string{frozenID}) || !grows() {
 			t.Errorf("%v, %v", thawed, err)
 		}
 		for range 2 {
 			f.Apply([]decide.WitnessOrder{c.order(decide.WitnessFreeze), c.order(decide.WitnessKill)})
-			f.Tend(keptPods(frozenPod))
+			f.Tend(t.Context(), keptPods(frozenPod))
 			if len(f.View()) != 0 || !grows() {
 				t.Errorf("not spared: %+v", f.View())
 			}
@@ -246,11 +248,13 @@ func TestThawedWhenItsPodIsGoneOrTheAgentStops(t *testing.T) {
 		c := newCell(t, unified, frozenID, script)
 		f := newFreezerTest(t)
 		f.Apply([]decide.WitnessOrder{c.order(decide.WitnessFreeze)})
-		f.Tend(func() (map[string]bool, error) { return nil, errors.New("the kubelet's directory cannot be read") })
+		f.Tend(t.Context(), func(context.Context) (map[string]bool, error) {
+			return nil, errors.New("the kubelet's directory cannot be read")
+		})
 		if grows() || len(f.View()) != 1 {
 			t.Fatal("thawed because nothing is known")
 		}
-		f.Tend(keptPods("another"))
+		f.Tend(t.Context(), keptPods("another"))
 		if !grows() || len(f.View()) != 0 {
 			t.Fatal("not thawed though its pod is gone")
 		}
@@ -259,7 +263,7 @@ func TestThawedWhenItsPodIsGoneOrTheAgentStops(t *testing.T) {
 			t.Fatal("frozen again at once")
 		}
 		f.now = f.now.Add(2 * leftAlone)
-		f.Tend(keptPods())
+		f.Tend(t.Context(), keptPods())
 		f.Apply([]decide.WitnessOrder{c.order(decide.WitnessFreeze)})
 		if grows() || len(f.View()) != 1 {
 			t.Fatal("not frozen again after a while")
@@ -280,14 +284,14 @@ func TestFrozenContainerCanBeEnded(t *testing.T) {
 				c := newCell(t, unified, frozenID, "exec sleep 1000")
 				f := newFreezerTest(t)
 				f.Apply([]decide.WitnessOrder{c.order(decide.WitnessFreeze)})
-				if f.Tend(keptPods(frozenPod)); len(f.View()) != 1 {
+				if f.Tend(t.Context(), keptPods(frozenPod)); len(f.View()) != 1 {
 					t.Fatalf("not frozen: %s", f.log)
 				}
 				if err := syscall.Kill(c.pid(), signal); err != nil {
 					t.Fatal(err)
 				}
-				c.await("it has ended", func() bool { f.Tend(keptPods(frozenPod)); return len(c.pids()) == 0 })
-				if f.Tend(keptPods(frozenPod)); len(f.View()) != 0 {
+				c.await("it has ended", func() bool { f.Tend(t.Context(), keptPods(frozenPod)); return len(c.pids()) == 0 })
+				if f.Tend(t.Context(), keptPods(frozenPod)); len(f.View()) != 0 {
 					t.Errorf("%+v", f.View())
 				}
 			})
@@ -311,7 +315,7 @@ func TestOldAndOwnSignalsDoNotThaw(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if f.Tend(keptPods(frozenPod)); len(f.View()) != 1 {
+		if f.Tend(t.Context(), keptPods(frozenPod)); len(f.View()) != 1 {
 			t.Errorf("thawed: %s", f.log)
 		}
 	})
@@ -349,7 +353,7 @@ func TestFrozenWithGroupsBelow(t *testing.T) {
 		if len(other.pids()) != 1 {
 			t.Error("another container was killed")
 		}
-		if f.Tend(keptPods(frozenPod)); len(f.View()) != 0 {
+		if f.Tend(t.Context(), keptPods(frozenPod)); len(f.View()) != 0 {
 			t.Errorf("%+v", f.View())
 		}
 	})
@@ -455,8 +459,8 @@ func TestFreezerRecordIsChecked(t *testing.T) {
 	}
 	var nobody *freezer
 	nobody.Apply(nil)
-	nobody.Tend(nil)
-	if thawed, err := nobody.Thaw(""); thawed != nil || err != nil || nobody.View() != nil || nobody.Close(t.Context()) != nil {
+	nobody.Tend(t.Context(), nil)
+	if thawed, err := nobody.Thaw(control.ThawRequest{All: true}); thawed != nil || err != nil || nobody.View() != nil || nobody.Close(t.Context()) != nil {
 		t.Error("no freezer does something")
 	}
 }

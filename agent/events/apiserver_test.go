@@ -221,7 +221,7 @@ func TestRealAPIServer(t *testing.T) {
 	long := Event{Reason: ReasonBypass, Action: "Report", Warning: true, Note: strings.Repeat("ä\x00\n", 2000), Regarding: Object{"ml", strings.Repeat("p", 253), "uid"}}
 	gone := Event{Reason: ReasonBypass, Action: "Report", Note: "n", Regarding: Object{"no-such-namespace", "p", "uid"}}
 	recorder.Offer(contended.Events()...)
-	recorder.Offer(Finding{Kind: "no-slot", Tenant: victim, PIDs: []int{7}, Command: "\x1b[2J", Detail: "d", Policy: "freeze"}.Event(), long, gone)
+	recorder.Offer(Finding{Kind: "no-slot", Tenant: victim, PIDs: []int{7}, Command: "\x1b[2J", Detail: "d", Done: "freeze"}.Event(), long, gone)
 	eventually(t, "told", func() bool { return recorder.Status() == Status{Sent: 5, Dropped: 2, Up: true} })
 
 	list, err := admin.Resource(eventsNow).List(t.Context(), metav1.ListOptions{})

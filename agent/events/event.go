@@ -17,8 +17,8 @@ const (
 	ReasonSlowed    = "GPUSlowedByNeighbour" // of the victim's pod
 	ReasonSlows     = "GPUSlowsNeighbours"   // of the antagonist's pod
 	ReasonBypass    = "GPULimitBypassed"     // of the pod, or of the node where no pod is known
-	ReasonFroze     = "GPUContainerFrozen"   // the same, with the policy freeze
-	ReasonKilled    = "GPUContainerKilled"   // the same, with the policy kill
+	ReasonFroze     = "GPUContainerFrozen"   // the same, and its container was frozen
+	ReasonKilled    = "GPUContainerKilled"   // the same, and its container was killed
 )
 
 // Bounds and names of the API.
@@ -131,13 +131,13 @@ type Finding struct {
 	PIDs    []int
 	Command string
 	Detail  string
-	Policy  string // report, freeze, kill
+	Done    string // to its container: report (nothing), freeze, kill
 }
 
 // Event is what is told of the finding.
 func (f Finding) Event() Event {
 	e := Event{Reason: ReasonBypass, Action: "Report", Warning: true, Subject: f.Kind + " " + f.Tenant.Container}
-	switch f.Policy {
+	switch f.Done {
 	case "freeze":
 		e.Reason, e.Action = ReasonFroze, "Freeze"
 	case "kill":

@@ -201,13 +201,13 @@ func TestContentionIsToldToAllWhomItConcerns(t *testing.T) {
 }
 
 func TestFindings(t *testing.T) {
-	for policy, reason := range map[string]string{"report": ReasonBypass, "freeze": ReasonFroze, "kill": ReasonKilled} {
-		e := Finding{Kind: "no-slot", Tenant: victim, PIDs: []int{7, 8}, Command: "a\x1b[2Jb", Detail: "calls the driver", Policy: policy}.Event()
+	for done, reason := range map[string]string{"report": ReasonBypass, "freeze": ReasonFroze, "kill": ReasonKilled} {
+		e := Finding{Kind: "no-slot", Tenant: victim, PIDs: []int{7, 8}, Command: "a\x1b[2Jb", Detail: "calls the driver", Done: done}.Event()
 		if e.Reason != reason || e.Regarding != (Object{"ml", "train-7", "uid-v"}) || e.Note != `no-slot by ml/train-7/main, pid 7 8 ("a\x1b[2Jb"): calls the driver` {
-			t.Errorf("%s: %+v", policy, e)
+			t.Errorf("%s: %+v", done, e)
 		}
 	}
-	unknown := Finding{Kind: "no-allocation", Tenant: Tenant{Container: "3f2a"}, Policy: "report"}.Event()
+	unknown := Finding{Kind: "no-allocation", Tenant: Tenant{Container: "3f2a"}, Done: "report"}.Event()
 	if unknown.Regarding != (Object{}) || unknown.Note != "no-allocation by container 3f2a" {
 		t.Errorf("a container of no pod is told of %+v: %s", unknown.Regarding, unknown.Note)
 	}

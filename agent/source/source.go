@@ -161,8 +161,10 @@ type Holders struct {
 	NamesError error
 }
 
-// Kubelet reads the kubelet's own record of who holds what. An error means that nothing may be
-// concluded from a holder's absence.
+// Kubelet reads the kubelet's own record of who holds what.
 type Kubelet interface {
+	// Holders is for one goroutine at a time. An error means that nothing may be concluded from a holder's absence.
 	Holders(ctx context.Context) (Holders, error)
+	// Pods is Holders.Pods alone, which needs nothing else and waits for nobody. Any goroutine may call it.
+	Pods(ctx context.Context) (map[string]bool, error)
 }

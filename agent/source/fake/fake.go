@@ -131,6 +131,13 @@ func (k *Kubelet) FailPods(err error) {
 	k.pods, k.podsErr = nil, err
 }
 
+// Pods implements source.Kubelet.
+func (k *Kubelet) Pods(context.Context) (map[string]bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.pods), k.podsErr
+}
+
 // Holders implements source.Kubelet.
 func (k *Kubelet) Holders(context.Context) (source.Holders, error) {
 	k.mu.Lock()

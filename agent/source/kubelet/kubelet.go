@@ -43,7 +43,7 @@ const (
 	listTimeout        = 2 * time.Second
 )
 
-// Reader reads one kubelet's record. Its methods are for one goroutine at a time, Close excepted.
+// Reader reads one kubelet's record. Holders is for one goroutine at a time; Pods and Close are for any.
 type Reader struct {
 	directory string
 	resource  string
@@ -117,7 +117,7 @@ func (r *Reader) Holders(ctx context.Context) (source.Holders, error) {
 	entries := r.kept.entries
 	var holders source.Holders
 	holders.NamesError = r.learnNames(ctx, entries, text)
-	holders.Pods, holders.PodsError = r.pods()
+	holders.Pods, holders.PodsError = r.Pods(ctx)
 	for _, entry := range entries {
 		name := r.names[entry.podUID]
 		holders.List = append(holders.List, source.Holder{Key: entry.key, Owner: source.Owner{
@@ -126,8 +126,11 @@ func (r *Reader) Holders(ctx context.Context) (source.Holders, error) {
 	return holders, nil
 }
 
-// pods lists the pods that have a directory.
-func (r *Reader) pods() (map[string]bool, error) {
+// Pods implements source.Kubelet: it lists the pods that have a directory, whatever else the kubelet says.
+func (r *Reader) Pods(ctx context.Context) (map[string]bool, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read kubelet's pods: %w", err)
+	}
 	directory, err := os.Open(filepath.Join(r.directory, podsPath))
 	if err != nil {
 		return nil, fmt.Errorf("read kubelet's pods: %w", err)

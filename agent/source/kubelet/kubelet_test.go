@@ -320,3 +320,30 @@ func TestCheckpointIsReadWhenItChanges(t *testing.T) {
 		t.Errorf("a file that is gone: %v", err)
 	}
 }
+
+// The pods are known without a checkpoint, and while somebody else waits for the kubelet.
+func TestPodsAlone(t *testing.T) {
+	directory := t.TempDir()
+	reader := New(directory, resource, variable)
+	defer reader.Close()
+	if _, err := reader.Pods(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(directory, podsPath, "uid-1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Holders(t.Context()); err == nil {
+		t.Fatal("there is a checkpoint")
+	}
+	reader.mu.Lock()
+	got, err := reader.Pods(t.Context())
+	reader.mu.Unlock()
+	if err != nil || !got["uid-1"] || len(got) != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := reader.Pods(over); !errors.Is(err, context.Canceled) || got != nil {
+		t.Errorf("after the end: %v, %v", got, err)
+	}
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The vgpud Authors
+
+// The freezer's record and what is told of it, without control groups.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vgpud/vgpud/agent/control"
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+// inRecord is a container with this ID, in a group below root that is frozen.
+func inRecord(t *testing.T, root, id string, allocations ...string) frozenContainer {
+	t.Helper()
+	group := freezeGroup{Path: "/pods/" + id, Unified: true}
+	if err := os.MkdirAll(group.directory(root), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"cgroup.freeze": "1", "cgroup.events": "frozen 1\n", "cgroup.procs": "1\n"} {
+		if err := os.WriteFile(filepath.Join(group.directory(root), name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return frozenContainer{ID: id, Group: group, Allocations: allocations, Since: time.Unix(1, 0)}
+}
+
+// Whatever signals a container's processes have pending, the record can be read back, and nothing is lost that matters.
+func TestFrozenRecordIsBounded(t *testing.T) {
+	f := newFreezerTest(t)
+	pending := map[int]uint64{}
+	for pid := range 1 << 20 {
+		pending[pid] = maskOf(unix.SIGALRM) // no request to end
+	}
+	var few, many frozenContainer
+	pending[1<<20] = maskOf(unix.SIGTERM, unix.SIGALRM)
+	few.notePending(pending)
+	if few.Crowded || len(few.Pending) != 1 || few.Pending[1<<20] != maskOf(unix.SIGTERM) {
+		t.Errorf("kept of few: crowded %t, %d", few.Crowded, len(few.Pending))
+	}
+	for pid := range pending {
+		pending[pid] = ^uint64(0)
+	}
+	many.notePending(pending)
+	if !many.Crowded || len(many.Pending) != 0 {
+		t.Errorf("kept of many: crowded %t, %d", many.Crowded, len(many.Pending))
+	}
+	full := frozenContainer{Pending: map[int]uint64{}}
+	for pid := range mostPending {
+		full.Pending[1<<22-pid] = endSignals
+	}
+	for n := range 64 { // a container for every slice of a node
+		full.ID = fmt.Sprintf("%064x", n)
+		full.Group = freezeGroup{Path: "/pods/" + full.ID, Unified: true}
+		f.record.Frozen = append(f.record.Frozen, full)
+	}
+	if err := f.write(); err != nil {
+		t.Fatal(err)
+	}
+	if record, err := readFrozen(f.config.StatePath); err != nil || len(record.Frozen) != 64 {
+		t.Errorf("read back %d containers, %v", len(record.Frozen), err)
+	}
+	f.record.Frozen[0].Why = strings.Repeat("x", maxFrozenBytes)
+	if err := f.write(); err == nil {
+		t.Error("a record is written that cannot be read back")
+	}
+	if _, err := readFrozen(f.config.StatePath); err != nil {
+		t.Errorf("the record before is gone: %v", err)
+	}
+}
+
+// A crowded container is thawed by SIGKILL alone.
+func TestCrowdedContainerEndsByKill(t *testing.T) {
+	root := t.TempDir()
+	for _, one := range []struct {
+		crowded bool
+		pending uint64
+		over    bool
+	}{{false, maskOf(unix.SIGTERM), true}, {true, maskOf(unix.SIGTERM), false}, {true, maskOf(unix.SIGKILL), true}, {false, maskOf(unix.SIGALRM), false}} {
+		c := inRecord(t, root, frozenID)
+		c.Crowded = one.crowded
+		status := filepath.Join(root, "proc/1/status")
+		err := errors.Join(os.MkdirAll(filepath.Dir(status), 0o755), os.WriteFile(status, []byte(fmt.Sprintf("Name:\tx\nShdPnd:\t%016x\n", one.pending)), 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := c.over(root); (why != "") != one.over {
+			t.Errorf("%+v: %q", one, why)
+		}
+	}
+}
+
+func TestProcessesOfOneFileAreBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cgroup.procs")
+	if err := os.WriteFile(path, []byte("0\n"+strings.Repeat("7\n", 3*mostGroupPID)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if pids := processesIn(path, 5); !slices.Equal(pids, []int{7, 7, 7, 7, 7}) {
+		t.Errorf("%v", pids)
+	}
+	group := freezeGroup{}
+	root := filepath.Dir(path)
+	if err := os.MkdirAll(filepath.Join(root, "sys/fs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(group.directory(root), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, filepath.Join(group.directory(root), "cgroup.procs")); err != nil {
+		t.Fatal(err)
+	}
+	if pids := group.processes(root); len(pids) != mostGroupPID {
+		t.Errorf("%d processes", len(pids))
+	}
+}
+
+// A beginning of any length names the one container that has it.
+func TestThawNamesOne(t *testing.T) {
+	ids := []string{"3f2a9c" + strings.Repeat("0", 58), "3f2b" + strings.Repeat("0", 60), strings.Repeat("c", 64)}
+	for _, one := range []struct {
+		request control.ThawRequest
+		want    []string
+		fault   string
+	}{
+		{control.ThawRequest{Container: "3f2a9c"}, ids[:1], ""},
+		{control.ThawRequest{Container: "c"}, ids[2:], ""},
+		{control.ThawRequest{Container: ids[1]}, ids[1:2], ""},
+		{control.ThawRequest{Container: "3f2"}, nil, ids[0] + ", " + ids[1]},
+		{control.ThawRequest{Container: "f2a9c"}, nil, ""},
+		{control.ThawRequest{Container: "k1"}, nil, ""}, // an allocation
+		{control.ThawRequest{Allocation: "k1"}, ids[:2], ""},
+		{control.ThawRequest{Allocation: "k"}, nil, ""},
+		{control.ThawRequest{All: true}, ids, ""},
+	} {
+		f := newFreezerTest(t)
+		f.freezer.config.Root = t.TempDir()
+		f.record.Frozen = []frozenContainer{inRecord(t, f.freezer.config.Root, ids[0], "k1"), inRecord(t, f.freezer.config.Root, ids[1], "k1"),
+			inRecord(t, f.freezer.config.Root, ids[2], "k2")}
+		f.publish()
+		thawed, err := f.Thaw(one.request)
+		if !slices.Equal(thawed, one.want) || (err != nil) != (one.fault != "") || err != nil && !strings.Contains(err.Error(), one.fault) {
+			t.Errorf("%+v: %v, %v", one.request, thawed, err)
+		}
+		if left := len(f.View()); left != len(ids)-len(one.want) {
+			t.Errorf("%+v: %d are left frozen", one.request, left)
+		}
+	}
+}
+
+// The list of who is frozen waits for nobody who works on it.
+func TestFreezerViewDoesNotWait(t *testing.T) {
+	f := newFreezerTest(t)
+	f.record.Frozen = []frozenContainer{{ID: frozenID}}
+	f.publish()
+	f.mu.Lock() // as while a container that takes seconds is frozen
+	defer f.mu.Unlock()
+	if views := f.View(); len(views) != 1 || views[0].Container != frozenID {
+		t.Errorf("%+v", views)
+	}
+}
+
+// orderOf is an order about a container that has no control group.
+func orderOf(id string) decide.WitnessOrder {
+	return decide.WitnessOrder{Action: decide.WitnessFreeze, Container: monitor.Container{ID: id}, PID: 1 << 22}
+}
+
+// Faults with containers that have gone are not kept.
+func TestFreezerForgetsFaults(t *testing.T) {
+	f := newFreezerTest(t)
+	for n := range 100 {
+		id := fmt.Sprintf("%064x", n)
+		for range 2 {
+			if done := f.Apply([]decide.WitnessOrder{orderOf(id)}); len(done) != 0 {
+				t.Fatalf("done: %v", done)
+			}
+		}
+	}
+	if len(f.said) != 1 || strings.Count(f.log.String(), "could not act") != 100 {
+		t.Errorf("%d faults are kept:\n%s", len(f.said), f.log)
+	}
+	f.Apply(nil)
+	if len(f.said) != 0 {
+		t.Errorf("%v", f.said)
+	}
+}
+
+// Those that a round did not come to begin the next one.
+func TestFreezerTakesTurns(t *testing.T) {
+	f := newFreezerTest(t)
+	orders := []decide.WitnessOrder{orderOf("a"), orderOf("b"), orderOf("c")}
+	f.first = "b"
+	var order []string
+	for _, one := range f.turn(orders) {
+		order = append(order, one.Container.ID)
+	}
+	if !slices.Equal(order, []string{"b", "c", "a"}) || f.first != "" {
+		t.Errorf("%v, then %q", order, f.first)
+	}
+	f.first = "gone"
+	if again := f.turn(orders); again[0].Container.ID != "a" {
+		t.Errorf("%+v", again)
+	}
+}
+
+// What is told and shown is what was done, not what was asked for.
+func TestWhatWasDoneIsTold(t *testing.T) {
+	script, _ := counter(t)
+	c := newCell(t, false, frozenID, script)
+	f := newFreezerTest(t)
+	sure := c.order(decide.WitnessFreeze)
+	sure.Finding.ContainerID = frozenID
+	doubtful := decide.Finding{Kind: decide.WitnessReplacedFile, ContainerID: "d"} // no order follows from it
+	failing := decide.Finding{Kind: decide.WitnessNoSlot, ContainerID: "e"}
+	var told []string
+	o := &outsider{freezer: f.freezer, pods: keptPods(frozenPod), tell: func(finding decide.Finding, done decide.WitnessAction) {
+		told = append(told, finding.ContainerID[:1]+" "+string(done))
+	}}
+	look := func(findings decide.Findings) {
+		done := o.act(t.Context(), findings)
+		o.announce(findings, done)
+		o.done = done
+	}
+	all := []decide.Finding{sure.Finding, doubtful, failing}
+	look(decide.Findings{List: all, Begun: all, Orders: []decide.WitnessOrder{orderOf("e")}})
+	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure, orderOf("e")}}) // it can be frozen only now
+	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure, orderOf("e")}})
+	if want := []string{"c report", "d report", "e report", "c freeze"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q\n%s", told, want, f.log)
+	}
+	// Who was thawed by command is spared, and that is shown.
+	if _, err := f.Thaw(control.ThawRequest{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure}})
+	if done := whatWasDone(o.done, sure.Finding); done != decide.WitnessReport {
+		t.Errorf("spared: %s", done)
+	}
+	// A kill stays said while the finding does.
+	killed := newCell(t, false, strings.Repeat("a", 64), "exec sleep 1000")
+	order := killed.order(decide.WitnessKill)
+	order.Finding.ContainerID, order.Container.ID = killed.id, killed.id
+	told = nil
+	one := []decide.Finding{order.Finding}
+	look(decide.Findings{List: one, Begun: one, Orders: []decide.WitnessOrder{order}})
+	look(decide.Findings{List: one})
+	if !slices.Equal(told, []string{"a kill"}) || whatWasDone(o.done, order.Finding) != decide.WitnessKill {
+		t.Errorf("told %q, done %v\n%s", told, o.done, f.log)
+	}
+	look(decide.Findings{})
+	if len(o.done) != 0 {
+		t.Errorf("%v is kept of what is over", o.done)
+	}
+}
