@@ -67,7 +67,7 @@ func Decide(snapshot *monitor.Snapshot, contended []ContentionVerdict, policy Po
 	var decisions Decisions
 	var next State
 	decisions.GPUs, decisions.Transitions, next.GPUs = judgeGPUs(snapshot, policy, state.GPUs)
-	decisions.contend(snapshot, contended, policy, state.GPUs, next.GPUs)
+	decisions.mergeContention(snapshot, contended, policy, state.GPUs, next.GPUs)
 	decisions.Allocations, next.Absent = judgeAllocations(snapshot, policy, state.Absent)
 	next.TamperedTotal = state.TamperedTotal
 	for _, verdict := range decisions.Allocations {

@@ -19,16 +19,16 @@ import (
 // counted, not cards, so that on a node with one card half of its slices are withdrawn at most, and at least half stay.
 const fusePart = 0.5
 
-// contend puts the verdicts on contention into those on the cards; known and next are the cards' states before and after this
+// mergeContention puts the verdicts on contention into those on the cards; known and next are the cards' states before and after this
 // tick.
-func (d *Decisions) contend(snapshot *monitor.Snapshot, contended []ContentionVerdict, policy Policy, known, next map[string]GPUState) {
+func (d *Decisions) mergeContention(snapshot *monitor.Snapshot, contended []ContentionVerdict, policy Policy, known, next map[string]GPUState) {
 	found := map[string]ContentionVerdict{}
 	for _, verdict := range contended {
 		if verdict.Contended {
 			found[verdict.UUID] = verdict
 		}
 	}
-	room := d.blow(snapshot, found, policy)
+	allowed := d.fuseRoom(snapshot, found, policy)
 	for i := range d.GPUs {
 		gpu := &d.GPUs[i]
 		verdict, is := found[gpu.UUID]
@@ -43,9 +43,9 @@ func (d *Decisions) contend(snapshot *monitor.Snapshot, contended []ContentionVe
 		case is:
 			evidence := verdict.Evidence
 			gpu.Healthy, gpu.Reason, gpu.Evidence = false, ReasonContended, &evidence
-			gpu.Withdraw, gpu.MarkAllocated = room[gpu.UUID], policy.MarkAllocated
+			gpu.Withdraw, gpu.MarkAllocated = allowed[gpu.UUID].room, policy.MarkAllocated
 			if !was || hadFault {
-				d.replace(Transition{UUID: gpu.UUID, Reason: ReasonContended, Detail: told(verdict, *gpu), Evidence: &evidence})
+				d.replace(Transition{UUID: gpu.UUID, Reason: ReasonContended, Detail: told(verdict, allowed[gpu.UUID]), Evidence: &evidence})
 			}
 		case was && !hadFault:
 			d.replace(Transition{UUID: gpu.UUID, Healthy: true, Reason: ReasonOK, Detail: "no longer contended"})
@@ -65,42 +65,49 @@ func (d *Decisions) replace(transition Transition) {
 	d.Transitions = slices.Insert(d.Transitions, at, transition)
 }
 
-// told is the detail of a transition.
-func told(verdict ContentionVerdict, gpu GPUVerdict) string {
+// cardRoom is what of a contended card's slices may go.
+type cardRoom struct {
+	markable int // slices that would be withdrawn if there were no fuse
+	room     int // those that the fuse lets go
+}
+
+// told is the detail of a transition. The fuse is spoken of where it keeps something.
+func told(verdict ContentionVerdict, allowed cardRoom) string {
 	detail := verdict.Evidence.String()
-	if gpu.Withdraw < gpu.Slices {
-		detail += fmt.Sprintf("; %d of its %d slices can be withdrawn at most: half of the node's stay", gpu.Withdraw, gpu.Slices)
+	if allowed.room < allowed.markable {
+		detail += fmt.Sprintf("; of %d slices that would be withdrawn the fuse lets %d go: half of the node's stay", allowed.markable, allowed.room)
 	}
 	return detail
 }
 
-// blow says how many slices of each contended card may be withdrawn. The worst card comes first; those that were withdrawn
-// before keep their place before those that were not, lest cards change places all the time.
-func (d *Decisions) blow(snapshot *monitor.Snapshot, found map[string]ContentionVerdict, policy Policy) map[string]int {
+// fuseRoom says how many slices of each contended card may be withdrawn. The card that has been contended for longest comes
+// first, so that cards do not change places all the time; the worse one of two that became so at once.
+func (d *Decisions) fuseRoom(snapshot *monitor.Snapshot, found map[string]ContentionVerdict, policy Policy) map[string]cardRoom {
 	held := heldSlices(snapshot)
 	total := 0
-	var worst []GPUVerdict
+	var contended []GPUVerdict
 	for _, gpu := range d.GPUs {
 		total += gpu.Slices
 		if _, is := found[gpu.UUID]; is && gpu.Healthy {
-			worst = append(worst, gpu)
+			contended = append(contended, gpu)
 		}
 	}
-	slices.SortStableFunc(worst, func(a, b GPUVerdict) int {
+	slices.SortStableFunc(contended, func(a, b GPUVerdict) int {
 		x, y := found[a.UUID], found[b.UUID]
 		return cmp.Or(cmp.Compare(x.Since, y.Since), -cmp.Compare(x.Evidence.Avg60, y.Evidence.Avg60), cmp.Compare(a.UUID, b.UUID))
 	})
 	left := int(fusePart * float64(total))
-	room := map[string]int{}
-	for _, gpu := range worst {
-		marked := gpu.Slices
+	allowed := map[string]cardRoom{}
+	for _, gpu := range contended {
+		markable := gpu.Slices
 		if !policy.MarkAllocated {
-			marked -= min(held[gpu.UUID], gpu.Slices)
+			markable -= min(held[gpu.UUID], gpu.Slices)
 		}
-		room[gpu.UUID] = min(marked, left)
-		left -= room[gpu.UUID]
+		room := min(markable, left)
+		allowed[gpu.UUID] = cardRoom{markable, room}
+		left -= room
 	}
-	return room
+	return allowed
 }
 
 // heldSlices counts the slices of each card that are allocated.

@@ -45,19 +45,20 @@ func TestFuse(t *testing.T) {
 		policy    Policy
 		held      []int
 		contended []ContentionVerdict
-		want      []int // how many slices of each card may be withdrawn
+		want      []int  // how many slices of each card may be withdrawn
+		fuse      string // what is told of it; "": nothing
 	}{
-		{"one of two", policy, []int{2, 0}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.5)}, []int{8, 0}},
-		{"both: the older one first", policy, []int{2, 2}, []ContentionVerdict{contendedCard("GPU-a", 2, 0.9), contendedCard("GPU-b", 1, 0.3)}, []int{2, 8}},
-		{"both at once: the worse one first", policy, []int{2, 2}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.3), contendedCard("GPU-b", 1, 0.9)}, []int{2, 8}},
+		{"one of two", policy, []int{2, 0}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.5)}, []int{8, 0}, ""},
+		{"both: the older one first", policy, []int{2, 2}, []ContentionVerdict{contendedCard("GPU-a", 2, 0.9), contendedCard("GPU-b", 1, 0.3)}, []int{2, 8}, "of 8 slices that would be withdrawn the fuse lets 2 go"},
+		{"both at once: the worse one first", policy, []int{2, 2}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.3), contendedCard("GPU-b", 1, 0.9)}, []int{2, 8}, "of 8 slices that would be withdrawn the fuse lets 2 go"},
 		{"all of four", policy, []int{0, 0, 0, 0}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.5), contendedCard("GPU-b", 1, 0.5),
-			contendedCard("GPU-c", 1, 0.6), contendedCard("GPU-d", 1, 0.5)}, []int{10, 0, 10, 0}},
-		{"a node of one card keeps half", policy, []int{2}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{5}},
-		{"a node of one card that is well used", policy, []int{7}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{3}},
-		{"a node of one card with one slice", single, []int{0}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{0}},
-		{"allocated ones, too", marking, []int{6, 6}, []ContentionVerdict{contendedCard("GPU-b", 1, 0.9)}, []int{0, 10}},
-		{"none contended", policy, []int{2, 2}, []ContentionVerdict{{UUID: "GPU-a"}, {UUID: "GPU-b"}}, []int{0, 0}},
-		{"a card that is not there", policy, []int{2}, []ContentionVerdict{contendedCard("GPU-z", 1, 0.9)}, []int{0}},
+			contendedCard("GPU-c", 1, 0.6), contendedCard("GPU-d", 1, 0.5)}, []int{10, 0, 10, 0}, "of 10 slices that would be withdrawn the fuse lets 0 go"},
+		{"a node of one card keeps half", policy, []int{2}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{5}, "of 8 slices that would be withdrawn the fuse lets 5 go"},
+		{"a node of one card that is well used", policy, []int{7}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{3}, ""},
+		{"a node of one card with one slice", single, []int{0}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{0}, "of 1 slices that would be withdrawn the fuse lets 0 go"},
+		{"allocated ones, too", marking, []int{6, 6}, []ContentionVerdict{contendedCard("GPU-b", 1, 0.9)}, []int{0, 10}, ""},
+		{"none contended", policy, []int{2, 2}, []ContentionVerdict{{UUID: "GPU-a"}, {UUID: "GPU-b"}}, []int{0, 0}, ""},
+		{"a card that is not there", policy, []int{2}, []ContentionVerdict{contendedCard("GPU-z", 1, 0.9)}, []int{0}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			decisions, _ := Decide(cards(c.held...), c.contended, c.policy, State{})
@@ -72,6 +73,15 @@ func TestFuse(t *testing.T) {
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+			told := ""
+			for _, transition := range decisions.Transitions {
+				if _, after, found := strings.Cut(transition.Detail, "; of "); found {
+					told = "of " + after
+				}
+			}
+			if c.fuse == "" && told != "" || !strings.HasPrefix(told, c.fuse) {
+				t.Errorf("told of the fuse %q, want %q", told, c.fuse)
 			}
 			if 2*marked > total {
 				t.Errorf("%d of %d slices", marked, total)
