@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/events"
@@ -44,8 +45,62 @@ func (a *app) nodeName() string {
 	return name
 }
 
-// tellContention tells of a card that became contended or recovered. Any goroutine may call it.
-func (a *app) tellContention(transition decide.ContentionTransition) {
+// mostUntold bounds what waits for a tick: with none for so long, the oldest are dropped.
+const mostUntold = 256
+
+// transitions wait for the tick that acts on them. They are safe for concurrent use.
+type transitions struct {
+	mu   sync.Mutex
+	list []decide.ContentionTransition
+}
+
+func (t *transitions) add(list []decide.ContentionTransition) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.list = append(t.list, list...)
+	t.list = t.list[max(0, len(t.list)-mostUntold):]
+}
+
+func (t *transitions) take() []decide.ContentionTransition {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := t.list
+	t.list = nil
+	return list
+}
+
+// untoldTransitions takes those that no tick has told of. Those verdicts that are read afterwards have them.
+func (a *app) untoldTransitions() []decide.ContentionTransition {
+	if a.watch == nil {
+		return nil
+	}
+	return a.watch.untold.take()
+}
+
+// tellTransitions tells of cards that became contended or recovered, with what followed: slices are withdrawn only where
+// the fuse lets any go and the card has no other fault. before is what the last tick decided.
+func (a *app) tellTransitions(list []decide.ContentionTransition, decisions, before decide.Decisions) {
+	for _, transition := range list {
+		from := decisions
+		if transition.Kind == decide.TransitionRecovered {
+			from = before
+		}
+		a.tellContention(transition, withdrawn(from, transition.UUID) > 0)
+	}
+}
+
+// withdrawn is how many slices of a card may be withdrawn for contention.
+func withdrawn(decisions decide.Decisions, uuid string) int {
+	for _, gpu := range decisions.GPUs {
+		if gpu.UUID == uuid {
+			return gpu.Withdraw
+		}
+	}
+	return 0
+}
+
+// tellContention tells of a card that became contended or recovered.
+func (a *app) tellContention(transition decide.ContentionTransition, withdrawn bool) {
 	begins := transition.Kind == decide.TransitionContended
 	if a.events == nil || !begins && transition.Kind != decide.TransitionRecovered {
 		return
@@ -53,7 +108,7 @@ func (a *app) tellContention(transition decide.ContentionTransition) {
 	found := transition.Evidence
 	told := events.Contention{GPU: a.gpuName(transition.UUID), UUID: transition.UUID, Contended: begins, Resource: string(found.Resource),
 		Victim: a.tenant(found.Victim), Confidence: found.Confidence, Avg10: found.Avg10, Avg60: found.Avg60,
-		DeviceRatio: found.DeviceRatio, Samples: found.Samples, Withdrawn: a.config.Contention == contentionHealth}
+		DeviceRatio: found.DeviceRatio, Samples: found.Samples, Withdrawn: withdrawn}
 	if found.Antagonist != "" {
 		told.Antagonist = a.tenant(found.Antagonist)
 	}

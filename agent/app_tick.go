@@ -50,11 +50,13 @@ func (a *app) tick(ctx context.Context) error {
 		return nil // stopping: what could not be read now means nothing
 	}
 	a.noteProcesses(snapshot)
+	moved := a.untoldTransitions()
 	decisions, state := decide.Decide(snapshot, a.contended(), a.policy, a.state)
 	a.state = state
 	a.report(snapshot, decisions)
 	a.applyAllocations(snapshot, decisions)
 	err := a.server.Update(inventory(decisions.GPUs, a.takenMemory()))
+	a.tellTransitions(moved, decisions, a.decidedBefore())
 	a.keepTick(snapshot, decisions)
 	if a.publish != nil && a.isTold(decisions) {
 		a.publish.offer(a.view(snapshot, decisions))
@@ -76,6 +78,14 @@ func (a *app) isTold(decisions decide.Decisions) bool {
 	}
 	a.untold, a.toldRevision = 1, revision
 	return true
+}
+
+// decidedBefore is what the last tick decided.
+func (a *app) decidedBefore() decide.Decisions {
+	if before := a.ticked.Load(); before != nil {
+		return before.decisions
+	}
+	return decide.Decisions{}
 }
 
 // hurryTick makes the next tick come at once. Any goroutine may call it.
@@ -134,9 +144,12 @@ func (a *app) processStarted(key string) time.Duration {
 // report logs what an operator acts on: changes, never the same state twice.
 func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 	for _, transition := range decisions.Transitions {
-		if transition.Healthy {
+		switch {
+		case transition.Healthy:
 			a.log.Info("GPU is healthy", "gpu", transition.UUID)
-		} else {
+		case transition.Reason == decide.ReasonContended && withdrawn(decisions, transition.UUID) == 0:
+			a.log.Warn("GPU is contended, and none of its slices is withdrawn", "gpu", transition.UUID, "detail", transition.Detail)
+		default:
 			a.log.Warn("GPU is withdrawn", "gpu", transition.UUID, "reason", transition.Reason, "detail", transition.Detail)
 		}
 	}

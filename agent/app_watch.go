@@ -69,7 +69,7 @@ type watcher struct {
 	steering func() metrics.Steering
 	started  func(key string) time.Duration // when its oldest process started, CLOCK_MONOTONIC; 0: not known
 	moved    func()                         // wakes the tick
-	tell     func(decide.ContentionTransition)
+	untold   transitions // for the tick, which knows what follows
 	now      func() time.Duration // CLOCK_MONOTONIC
 	wall     func() time.Time
 
@@ -103,7 +103,7 @@ func (a *app) newWatcher() *watcher {
 		contend: decide.Contend, policy: decide.DefaultContentionPolicy(), health: healthPolicy(a.config),
 		record: newHealthRecord(filepath.Join(a.config.StateDir, healthFile), a.parts.now),
 		used:   map[streamID]usedTime{}, cards: map[string]source.DeviceSample{}, at: map[streamID]monitor.Stream{},
-		rates: map[streamID]streamRates{}, counts: map[metrics.Move]uint64{}, changes: map[string]contentionChange{}, wall: a.parts.now, tell: a.tellContention}
+		rates: map[streamID]streamRates{}, counts: map[metrics.Move]uint64{}, changes: map[string]contentionChange{}, wall: a.parts.now}
 	if a.steer != nil {
 		w.steering = a.steer.view
 	}
@@ -258,7 +258,6 @@ func keysOn(holdings []monitor.Holding, devices []source.DeviceSample) []string 
 func (w *watcher) publish(seen *monitor.Contention, concluded decide.Contention, health decide.HealthVerdicts, all, up bool) {
 	for _, transition := range health.Transitions {
 		w.counts[metrics.Move{GPUUUID: transition.UUID, Kind: transition.Kind}]++
-		w.tell(transition)
 		if transition.Kind == decide.TransitionContended || transition.Kind == decide.TransitionRecovered {
 			w.changes[transition.UUID] = contentionChange{w.wall(), transition.Kind == decide.TransitionContended, transition.Evidence}
 		}
@@ -272,6 +271,7 @@ func (w *watcher) publish(seen *monitor.Contention, concluded decide.Contention,
 	}
 	w.last.Store(&watched{seen: seen, concluded: concluded, health: health, moved: maps.Clone(w.counts),
 		changes: maps.Clone(w.changes), rates: maps.Clone(w.rates), looks: w.looks, up: up})
+	w.untold.add(health.Transitions) // after the verdicts, which the tick reads after these
 }
 
 // mergeLooks puts the cards of a quick look into the last look at all.

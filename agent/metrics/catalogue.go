@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -79,7 +80,7 @@ func gpuRows() []row {
 			perGPU(func(gpu monitor.GPU) (float64, bool) { return float64(gpu.UsableBytes), gpu.UsableBytes > 0 })},
 		{"vgpud_gpu_memory_held_bytes", gauge, "Memory of the GPU that is granted to containers.", []string{"gpu_uuid"},
 			perGPU(func(gpu monitor.GPU) (float64, bool) { return float64(gpu.HeldBytes), gpu.UsableBytes > 0 })},
-		{"vgpud_gpu_healthy", gauge, "1 while slices of the GPU can be granted; the reason says why not.", []string{"gpu_uuid", "reason"}, gpuHealthy},
+		{"vgpud_gpu_healthy", gauge, "1 while the GPU is sound and none of its slices is withdrawn; the reason says what is wrong.", []string{"gpu_uuid", "reason"}, gpuHealthy},
 		{"vgpud_slices", gauge, "Slices of the GPU by state: free, allocated, or withdrawn (not allocated and not offered).", []string{"gpu_uuid", "state"}, slicesByState},
 	}
 }
@@ -207,7 +208,8 @@ func gpuInfo(view View) []sample {
 func gpuHealthy(view View) []sample {
 	var samples []sample
 	for _, gpu := range view.Decisions.GPUs {
-		samples = append(samples, sample{[]string{gpu.UUID, gpu.Reason}, truth(gpu.Healthy)})
+		kept := gpu.Reason == decide.ReasonContended && gpu.Withdraw == 0 // allocated ones, and what the fuse keeps
+		samples = append(samples, sample{[]string{gpu.UUID, gpu.Reason}, truth(gpu.Healthy || kept)})
 	}
 	return samples
 }
