@@ -151,6 +151,9 @@ func TestUsageReaderReadsLittle(t *testing.T) {
 			t.Errorf("%d: ten reads of pages that do not change took the long way %d times, and %d pages were parsed", i, reader.slow, reader.parsed)
 		}
 	}
+	if all[0].used != usageHeaderBytes+usageTotalBytes { // of 86 KB
+		t.Errorf("%d bytes are looked at of a page on which nobody has registered", all[0].used)
+	}
 	before := testing.AllocsPerRun(20, func() {
 		if _, _, faults := all[1].Read(); errors.Join(faults[:]...) != nil {
 			t.Error(faults)
@@ -158,6 +161,54 @@ func TestUsageReaderReadsLittle(t *testing.T) {
 	})
 	if before > 20 {
 		t.Errorf("a read of what has not changed makes %.0f allocations", before)
+	}
+}
+
+// TestUsageReaderLooksAtAll: what somebody writes above the mark counts for nobody, and is found all the same, a few reads later.
+func TestUsageReaderLooksAtAll(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "k")
+	if err := Create(dir, Limits{Key: "k", Devices: []Device{{UUID: "GPU-a", SliceCount: 1, MemoryLimitBytes: 1000}}}); err != nil {
+		t.Fatal(err)
+	}
+	reader := NewUsageReaders().Open(dir)
+	defer reader.Close()
+	for range 2 {
+		agree(t, "nothing", reader)
+	}
+	book, err := OpenBook(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	if err := book.Reserve(0, KindDevice, 600); err != nil {
+		t.Fatal(err)
+	}
+	agree(t, "a process", reader)
+	name := filepath.Join(dir, UsageFile)
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := usedBytesAt(1, 0), usedBytesAt(1, 1)
+	_, err = file.WriteAt(content[first:second], int64(usedBytesAt(1, 5)))
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadUsage(dir); !errors.Is(err, ErrTampered) {
+		t.Fatal(err)
+	}
+	reads := 1
+	for ; reads <= mostSkipped+2; reads++ {
+		if _, _, faults := reader.Read(); errors.Is(faults[1], ErrTampered) {
+			break
+		}
+	}
+	if reads > mostSkipped+1 {
+		t.Errorf("not found in %d reads", reads)
 	}
 }
 
