@@ -5,22 +5,22 @@
 # What the traffic book says: every call that copies, captures, threads, processes, kills, two GPUs, durations; on the
 # driver that logs its calls.
 card0=GPU-a0000000-0000-0000-0000-000000000000 card1=GPU-a1000000-0000-0000-0000-000000000000
-traffic() { # traffic NAME CASE [,SHARE [VARIABLE=VALUE...]]: in a container of its own, with one GPU
+traffic() { # traffic NAME PROGRAM CASE [,SHARE [VARIABLE=VALUE...]]: in a container of its own, with one GPU
   rm -rf "$work/traffic"
-  pages "$work/traffic" k1 "$card0=$((1000 * MIB))${3:-}"
-  run "$1" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_PRELOAD="$work/traffic/libvgpu.so" "${@:4}" \
-    "$bin/copies" "$2"
+  pages "$work/traffic" k1 "$card0=$((1000 * MIB))${4:-}"
+  run "$1" env LD_LIBRARY_PATH="$bin/gpu" CUDA_VISIBLE_DEVICES=0 LD_PRELOAD="$work/traffic/libvgpu.so" "${@:5}" \
+    "$bin/$2" "$3"
 }
-traffic "every copy is counted" all
-traffic "every copy is counted, under a share" all ,50
-traffic "copies and captures" capture
-traffic "copies of threads and processes" together
-traffic "kills during copies" kill
-traffic "durations of copies" durations
-traffic "kernels that are not limited are sampled" kernels
-traffic "kernels that are limited are sampled" kernels ,30
-traffic "copies and contexts that end" contexts
-ABI=2 traffic "pages without traffic books" older
+traffic "every copy is counted" copies all
+traffic "every copy is counted, under a share" copies all ,50
+traffic "copies and captures" copies capture
+traffic "copies of threads and processes" copies together
+traffic "kills during copies" copies kill
+traffic "durations of copies" measured durations
+traffic "kernels that are not limited are sampled" measured kernels
+traffic "kernels that are limited are sampled" measured kernels ,30
+traffic "copies and contexts that end" measured contexts
+ABI=2 traffic "pages without traffic books" copies older
 rm -rf "$work/traffic"
 pages "$work/traffic" k1 "$card0=$((1000 * MIB))" "$card1=$((1000 * MIB))"
 run "copies between two GPUs" env LD_LIBRARY_PATH="$bin/gpu" LD_PRELOAD="$work/traffic/libvgpu.so" "$bin/copies" two
