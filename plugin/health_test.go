@@ -32,7 +32,7 @@ func (n *node) within(k *kubelettest.Kubelet, limit time.Duration, want int) {
 	}
 }
 
-// C36, the plugin's part: a pod runs on slice 3 all the time.
+// A pod runs on slice 3 all the time.
 func TestContendedGPUIsWithdrawnAndComesBack(t *testing.T) {
 	n, k := running(t, kubelettest.Options{})
 	slice := ledger.SliceID(uuidA, 3)

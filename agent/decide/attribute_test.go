@@ -40,7 +40,6 @@ type tally struct {
 	looks, known  int
 	worst         float64 // error of a slice that was told, as a part of the card's traffic
 	beyond        int     // more than a tenth
-	total         float64
 	worstConfided float64 // of the same, with a confidence of a half at least
 }
 

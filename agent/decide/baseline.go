@@ -186,7 +186,7 @@ func (b *baseline) follow(alone, squeezed bool, now time.Duration) {
 	case target == 0:
 	case b.value == 0 || target < b.value || b.samples < warmup:
 		b.value = target
-	case squeezed && !(alone && fresh):
+	case squeezed && (!alone || !fresh):
 	default:
 		b.value = min(target, b.value*(1+growthPerMinute*passed.Minutes()))
 	}

@@ -260,8 +260,8 @@ func sizeOf(value any) uint64 {
 				size += beyond(v.Index(i))
 			}
 		case reflect.Struct:
-			for i := range v.NumField() {
-				size += beyond(v.Field(i))
+			for _, field := range v.Fields() {
+				size += beyond(field)
 			}
 		case reflect.String:
 			size = uint64(v.Len())

@@ -251,7 +251,7 @@ func TestHoldDoublesWithRepeatsUpToHalfAnHour(t *testing.T) {
 	}
 }
 
-// C36: ten flips of the cause within 20 s change nothing; and whatever is seen, there is at most one change per hold.
+// Ten flips of the cause within 20 s change nothing; and whatever is seen, there is at most one change per hold.
 func TestFlappingMakesAtMostOneChangePerHold(t *testing.T) {
 	j := newJudge(t).see(time.Minute, badLook)
 	for range 5 {
@@ -293,9 +293,9 @@ func TestWhatIsNotSeenStopsTheClocks(t *testing.T) {
 			// Too long ago to go on from.
 			newJudge(t).see(40*time.Second, badLook).see(2*time.Minute, blind).see(40*time.Second, badLook).want(false)
 			// No recovery by blindness, until nothing has been known for as long as the longest hold.
-			j := newJudge(t).see(time.Minute, badLook).want(true).see(100*time.Second, goodLook).see(29*time.Minute, blind).want(true).
+			newJudge(t).see(time.Minute, badLook).want(true).see(100*time.Second, goodLook).see(29*time.Minute, blind).want(true).
 				see(20*time.Second, goodLook).want(false)
-			j = newJudge(t).see(time.Minute, badLook).see(28*time.Minute, blind).want(true).see(2*time.Minute, blind).want(false)
+			j := newJudge(t).see(time.Minute, badLook).see(28*time.Minute, blind).want(true).see(2*time.Minute, blind).want(false)
 			if reason := j.all[len(j.all)-1]; reason.kind != TransitionRecovered {
 				t.Error(reason)
 			}

@@ -42,10 +42,7 @@ func (p *published) at(now uint64) {
 	period := now - (p.lastUpdate + missed*publishedPeriod)
 	p.nextUpdate += (1 + missed) * publishedPeriod
 	p.lastUpdate = now
-	sample := p.total - p.avgTotal
-	if sample > period {
-		sample = period
-	}
+	sample := min(p.total-p.avgTotal, period)
 	p.avgTotal += sample
 	percent := sample * 100 / period * 2048
 	for i, exp := range []uint64{1677, 1981, 2034} {
