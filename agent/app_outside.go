@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -35,7 +36,6 @@ type outsider struct {
 	witness  bool // else probes alone are read
 	sources  monitor.OutsideSources
 	open     func() probes // attaches the probes; nil: there are none
-	probes   *rememberingProbes
 	policy   decide.WitnessPolicy
 	state    decide.WitnessState
 	steering func() metrics.Steering
@@ -56,7 +56,6 @@ type outsideLook struct {
 	findings decide.Findings
 	found    map[decide.WitnessKind]uint64
 	done     map[string]decide.WitnessAction // beyond reporting, by container ID
-	probes   source.ProbeStatus
 	calls    []metrics.ContainerCalls
 }
 
@@ -66,25 +65,15 @@ type probes interface {
 	Close() error
 }
 
-// rememberingProbes keep the status of the last reading.
-type rememberingProbes struct {
-	probes
-	status source.ProbeStatus
-}
-
-// Calls implements source.Probes.
-func (p *rememberingProbes) Calls(ctx context.Context) (calls []source.Calls, status source.ProbeStatus, err error) {
-	calls, p.status, err = p.probes.Calls(ctx)
-	return calls, p.status, err
-}
-
 // openOutside makes the look from outside, where the witness or the probes are asked for.
 func (a *app) openOutside() {
 	witness, probed := a.config.Witness != "" && a.config.Witness != wordOff, a.config.Probes != "" && a.config.Probes != wordOff
 	if !witness && !probed {
 		return
 	}
-	a.residents = procs.NewResidents(a.parts.procRoot, a.pagesPath, a.mountedFiles, limiter.MonotonicNow)
+	residents := procs.NewResidents(a.parts.procRoot, a.pagesPath, a.mountedFiles, limiter.MonotonicNow)
+	a.residents = residents
+	a.onClose(func(context.Context) error { residents.Close(); return nil })
 	a.outside = a.newOutsider()
 }
 
@@ -121,7 +110,7 @@ func (a *app) newOutsider() *outsider {
 	if o.witness {
 		o.sources = monitor.OutsideSources{Memories: a.memories, Residents: a.residents, Ledger: a.sources.Ledger, Pages: a.sources.Pages}
 	}
-	o.last.Store(&outsideLook{seen: &monitor.Outside{}, probes: source.ProbeStatus{Mode: source.ProbesOff, Reason: "not asked for"}})
+	o.last.Store(&outsideLook{seen: &monitor.Outside{Probes: source.ProbeStatus{Mode: source.ProbesOff, Reason: "not asked for"}}})
 	return o
 }
 
@@ -137,8 +126,7 @@ func witnessPolicy(config Config) decide.WitnessPolicy {
 func (o *outsider) run(ctx context.Context) error {
 	if o.open != nil {
 		attached := o.open()
-		o.probes = &rememberingProbes{probes: attached}
-		o.sources.Probes = o.probes
+		o.sources.Probes = attached
 		defer func() { o.noted.change(o.log, subject{stage: stageDetach}, attached.Close()) }()
 	}
 	ticker := time.NewTicker(outsideEvery)
@@ -165,9 +153,6 @@ func (o *outsider) look(ctx context.Context) {
 		}
 	}
 	look := &outsideLook{seen: seen, calls: callsByContainer(seen)}
-	if o.probes != nil {
-		look.probes = o.probes.status
-	}
 	if o.witness {
 		look.findings, o.state = decide.Witness(seen, o.steering().Verdicts, o.policy, o.state)
 		o.report(look.findings)
@@ -237,9 +222,7 @@ func (f sourceFault) Error() string { return string(f) }
 
 func copyCounts(counts map[decide.WitnessKind]uint64) map[decide.WitnessKind]uint64 {
 	copied := make(map[decide.WitnessKind]uint64, len(counts))
-	for kind, count := range counts {
-		copied[kind] = count
-	}
+	maps.Copy(copied, counts)
 	return copied
 }
 
@@ -303,6 +286,16 @@ func (o *outsider) view() metrics.Outside {
 	last := o.last.Load()
 	return metrics.Outside{On: true, Sources: last.seen.Sources, Containers: last.calls, Findings: last.findings.List, Found: last.found,
 		Unaccounted: last.findings.UnaccountedBytes, Frozen: len(o.freezer.View()),
-		Probes: metrics.Probes{Mode: string(last.probes.Mode), Reason: last.probes.Reason, HitCostSeconds: last.probes.HitCost.Seconds(),
-			Libraries: last.probes.Libraries, Unobservable: len(last.probes.Unobservable)}}
+		Probes: probesView(last.seen.Probes)}
+}
+
+// probesView says what the probes see. A file that is probed in part is not one that cannot be seen.
+func probesView(status source.ProbeStatus) metrics.Probes {
+	view := metrics.Probes{Mode: string(status.Mode), Reason: status.Reason, HitCostSeconds: status.HitCost.Seconds(), Libraries: status.Libraries}
+	for _, file := range status.Unobservable {
+		if !file.Partial {
+			view.Unobservable++
+		}
+	}
+	return view
 }

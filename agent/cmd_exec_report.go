@@ -39,7 +39,7 @@ func readTraffic(dir string) (limiter.Traffic, error) {
 	if err != nil {
 		return limiter.Traffic{}, err
 	}
-	defer reader.Close()
+	defer func() { _ = reader.Close() }() // it was only read
 	books, err := reader.Read()
 	if err != nil {
 		return limiter.Traffic{}, err

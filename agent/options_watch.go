@@ -9,6 +9,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,10 @@ const customAlone = "; with contention-preset custom alone"
 
 // watchOptions are in the order of the documentation.
 func watchOptions() []option {
+	return slices.Concat(contentionOptions(), witnessOptions(), tellOptions())
+}
+
+func contentionOptions() []option {
 	number := func(name, fallback, help string, set func(c *Config, text string) error) option {
 		return option{name, fallback, help + customAlone, set}
 	}
@@ -74,6 +79,11 @@ func watchOptions() []option {
 			return nil
 		}},
 		{"contention-lever-for", "2m0s", "how long the antagonist is held down, 30s to 30m", durationOption(30*time.Second, 30*time.Minute, func(c *Config, d time.Duration) { c.ContentionLeverFor = d })},
+	}
+}
+
+func witnessOptions() []option {
+	return []option{
 		{"probes", wordAuto, "eBPF probes on the driver's library, which count calls from outside: auto (as much as kernel and capabilities allow and is cheap), full, sampled or off", func(c *Config, text string) error {
 			c.Probes = text
 			return oneOf(text, wordAuto, "full", "sampled", wordOff)
@@ -103,6 +113,12 @@ func watchOptions() []option {
 			}
 			return nil
 		}},
+	}
+}
+
+// tellOptions are about who is told.
+func tellOptions() []option {
+	return []option{
 		{"events", wordAuto, "Kubernetes Events about health, contention and findings: auto (where the API server can be reached) or off", func(c *Config, text string) error {
 			c.Events = text
 			return oneOf(text, wordAuto, wordOff)

@@ -7,6 +7,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/vgpud/vgpud/agent/decide"
@@ -16,9 +17,11 @@ import (
 // gpmLeast tells figures of GPM from those of the driver's older counters: they are means over no less.
 const gpmLeast = 100 * time.Millisecond
 
-func contentionGPURows() []row {
+func contentionGPURows() []row { return slices.Concat(counterRows(), stateRows(), verdictRows()) }
+
+// counterRows are what the card's counters have of its work and traffic.
+func counterRows() []row {
 	gpu := []string{"gpu_uuid"}
-	resource := []string{"gpu_uuid", "resource"}
 	rate := func(value func(monitor.Device) monitor.Figure) func(View) []sample {
 		return perDevice(func(device monitor.Device) []sample {
 			figure := value(device)
@@ -46,6 +49,13 @@ func contentionGPURows() []row {
 			rate(func(device monitor.Device) monitor.Figure { return device.NVLinkTX })},
 		{"vgpud_gpu_sampling_period_seconds", gauge, "Time over which a figure of the GPU's counters is a mean, as the driver takes it.", []string{"gpu_uuid", "figure"},
 			perDevice(periods)},
+	}
+}
+
+// stateRows are how the card is shared and linked, and what slows it.
+func stateRows() []row {
+	gpu := []string{"gpu_uuid"}
+	return []row{
 		{"vgpud_gpu_sharing_info", gauge, "How the GPU is shared: time-sliced, mps, exclusive, mig or unknown; always 1.", []string{"gpu_uuid", "mode"},
 			perDevice(func(device monitor.Device) []sample {
 				mode := string(device.Sharing)
@@ -61,6 +71,14 @@ func contentionGPURows() []row {
 		{"vgpud_gpu_sm_clock_hertz", gauge, "Clock of the multiprocessors.", gpu, perLink(func(d monitor.Device) uint32 { return d.SMClockMHz }).times(1e6)},
 		{"vgpud_gpu_throttled", gauge, "1 while the GPU runs slower than it could for this reason: power, thermal, hardware, sync or setting.", []string{"gpu_uuid", "reason"},
 			perDevice(throttles)},
+	}
+}
+
+// verdictRows are what follows from the figures.
+func verdictRows() []row {
+	gpu := []string{"gpu_uuid"}
+	resource := []string{"gpu_uuid", "resource"}
+	return []row{
 		{"vgpud_gpu_bandwidth_ratio", gauge, "Part of what the GPU can carry on the resource that was used, 0 to 1.", resource,
 			perConcluded(func(gpu decide.GPUContention) []sample { return attributed(gpu.UUID, gpu.Device) })},
 		{"vgpud_gpu_bandwidth_unattributed_ratio", gauge, "Part of what the GPU can carry on the resource that was used and is no container's, 0 to 1.", resource,
