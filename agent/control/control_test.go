@@ -412,7 +412,12 @@ func TestAnswersOfSomethingElse(t *testing.T) {
 	})}
 	done := make(chan error)
 	go func() { done <- server.Serve(listener) }()
-	defer func() { _ = server.Close(); <-done }()
+	defer func() {
+		_ = server.Close()
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serve: %v", err)
+		}
+	}()
 	client := NewClient(path)
 	defer client.Close()
 	for _, body := range bodies {

@@ -203,7 +203,12 @@ func TestRealAPIServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- recorder.Run(ctx) }()
-	defer func() { cancel(); <-done }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	}()
 
 	// Without rights nothing is told, and the log says which file has them.
 	recorder.Offer(Event{Reason: "A", Action: "A", Note: "n"})

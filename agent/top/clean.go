@@ -75,8 +75,8 @@ func cleanValue(value reflect.Value) {
 		if value.Type() == reflect.TypeFor[time.Time]() {
 			return
 		}
-		for i := range value.NumField() {
-			cleanValue(value.Field(i))
+		for _, field := range value.Fields() {
+			cleanValue(field)
 		}
 	case reflect.Slice:
 		for i := range value.Len() {

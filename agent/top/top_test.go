@@ -333,9 +333,9 @@ func poison(value reflect.Value, text string) {
 	case reflect.String:
 		value.SetString(value.String() + text)
 	case reflect.Struct:
-		for i := range value.NumField() {
+		for _, field := range value.Fields() {
 			if value.Type() != reflect.TypeFor[time.Time]() {
-				poison(value.Field(i), text)
+				poison(field, text)
 			}
 		}
 	case reflect.Slice:

@@ -78,7 +78,7 @@ func (r *Reader) openGPM(device nvml.Device) *gpmCard {
 	}
 	newer, code := r.library.GpmSampleAlloc()
 	if code != nvml.SUCCESS {
-		older.Free()
+		_ = older.Free()
 		return &gpmCard{absent: true}
 	}
 	return &gpmCard{older: older, newer: newer}
@@ -133,7 +133,6 @@ func (r *Reader) forgetGPM(present map[string]bool) {
 
 func (c *gpmCard) free() {
 	if !c.absent {
-		c.older.Free()
-		c.newer.Free()
+		_, _ = c.older.Free(), c.newer.Free()
 	}
 }
