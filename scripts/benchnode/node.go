@@ -27,7 +27,7 @@ import (
 const (
 	// ResourceName is what the kubelet counts slices as.
 	ResourceName = "nvidia.com/gpu"
-	// SlicesPerCard, unless Config has another number, are so many that a share is as many percent.
+	// SlicesPerCard is how many slices a card has unless Config has another number: so many that a share is as many percent.
 	SlicesPerCard = 100
 
 	startTimeout = time.Minute

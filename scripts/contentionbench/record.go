@@ -101,20 +101,21 @@ func (r record) line() string {
 	if !r.Pass {
 		verdict = "FAIL"
 	}
-	text := fmt.Sprintf("%-4s %-7s %-14s %-16s flips/h %.3g false %d", verdict, r.Clock, r.Rule, r.Row, r.Figures.Flips, r.Figures.False)
+	var text strings.Builder
+	fmt.Fprintf(&text, "%-4s %-7s %-14s %-16s flips/h %.3g false %d", verdict, r.Clock, r.Rule, r.Row, r.Figures.Flips, r.Figures.False)
 	for _, f := range []struct {
 		name, format string
 		value        *float64
 	}{{"found", "%.0f s", r.Figures.Detect}, {"over", "%.0f s", r.Figures.Recover}, {"pressure", "%.1f", r.Figures.Shown}, {"lost", "%.1f", r.Figures.Lost},
 		{"error", "%.1f %%", r.Figures.Attribution}, {"unattributed", "%.0f %%", r.Figures.Unknown}} {
 		if f.value != nil {
-			text += "  " + f.name + " " + benchpage.Number(f.value, f.format)
+			text.WriteString("  " + f.name + " " + benchpage.Number(f.value, f.format))
 		}
 	}
 	if len(r.Missed) > 0 {
-		text += "  missed: " + strings.Join(r.Missed, ", ")
+		text.WriteString("  missed: " + strings.Join(r.Missed, ", "))
 	}
-	return text
+	return text.String()
 }
 
 // key identifies records.

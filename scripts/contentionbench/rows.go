@@ -27,7 +27,6 @@ type row struct {
 	scene   scene.Scene
 	expect  *expectation // nil: no verdict is right
 	level   float64      // part of the time that the victim, the first tenant, truly loses while it is disturbed; 0: not looked at
-	spans   []span       // when it is disturbed, of the level; none: as in expect, or all the time
 	mixture bool         // its attribution is judged
 	unsure  bool         // its verdict may come late, or not at all
 	vague   bool         // and must come to nothing: activities do not tell the tenants apart

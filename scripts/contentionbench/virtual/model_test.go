@@ -5,9 +5,11 @@ package virtual
 
 import (
 	"math"
-	"reflect"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -163,10 +165,10 @@ func TestRunsAreRepeatable(t *testing.T) {
 		_, last := run(New(s), 20)
 		return last
 	}
-	if !reflect.DeepEqual(looks(1), looks(1)) {
-		t.Error("two runs of one seed differ")
+	if difference := cmp.Diff(looks(1), looks(1), cmpopts.EquateErrors()); difference != "" {
+		t.Errorf("two runs of one seed differ:\n%s", difference)
 	}
-	if reflect.DeepEqual(looks(1), looks(2)) {
+	if cmp.Equal(looks(1), looks(2), cmpopts.EquateErrors()) {
 		t.Error("runs of two seeds are the same")
 	}
 	if last := looks(1); len(last.Streams[1].Classes) != 4 || last.Streams[1].Started != Begun+20*time.Second {
