@@ -5,6 +5,7 @@ package procs
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -41,7 +42,7 @@ func (t *Table) hasDevice(pid int) bool {
 	}
 	defer directory.Close()
 	names, err := directory.Readdirnames(maxDescriptors)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return false
 	}
 	for _, name := range names {

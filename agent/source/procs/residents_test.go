@@ -83,12 +83,12 @@ func startBox(t *testing.T, id, script string) *box {
 		}
 		t.Cleanup(func() {
 			for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-				if os.Remove(group); !exists(group) {
+				if _ = os.Remove(group); !exists(group) {
 					break
 				}
 			}
-			os.Remove(filepath.Dir(group)) // unless there is another
-			os.Remove(top)
+			_ = os.Remove(filepath.Dir(group)) // unless there is another
+			_ = os.Remove(top)
 		})
 		fmt.Fprintf(&join, "echo $$ >%s/cgroup.procs\n", group)
 	}
