@@ -91,6 +91,7 @@ func (l *loaded) attachSingle(name string, places []placed) (attachment, error) 
 // descriptor is a link that the library has no type for.
 type descriptor int
 
+// Close takes the link away.
 func (d descriptor) Close() error { return unix.Close(int(d)) }
 
 // attachSession makes a link of type uprobe_multi with an attach type of session; cilium/ebpf v0.22 loads such programs

@@ -127,10 +127,10 @@ func (c confinement) hideFiles() error {
 		if err := unix.Mount("none", types, "tmpfs", 0, ""); err != nil {
 			return err
 		}
-		if c.Types == "hidden" {
-			raw = nil
-		} else if err := os.WriteFile(types+"/vmlinux", raw, 0o444); err != nil {
-			return err
+		if c.Types != "hidden" {
+			if err := os.WriteFile(types+"/vmlinux", raw, 0o444); err != nil {
+				return err
+			}
 		}
 		if c.Types == "broken module" { // a header of 24 bytes, and no strings
 			broken := []byte{0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -169,8 +169,7 @@ func openAndTell(options Options) int {
 	p, err := Open(options)
 	tell := json.NewEncoder(os.Stdout)
 	if err != nil {
-		var reason *Unavailable
-		if !errors.As(err, &reason) {
+		if _, known := errors.AsType[*Unavailable](err); !known {
 			return childFailed(fmt.Errorf("error of another kind: %w", err))
 		}
 		_ = tell.Encode(outcome{Error: err.Error()})

@@ -8,8 +8,10 @@ package bpf
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,7 +109,7 @@ func newGroup(t testing.TB, n Numbering) group {
 func removeGroup(t testing.TB, dir string) {
 	eventually(t, "control group can be removed", func() bool {
 		err := os.Remove(dir)
-		return err == nil || os.IsNotExist(err)
+		return err == nil || errors.Is(err, fs.ErrNotExist)
 	})
 }
 
