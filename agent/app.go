@@ -89,17 +89,16 @@ type app struct {
 	startedAt time.Time
 	ticked    atomic.Pointer[tickResult] // nil before the first tick
 
-	untold       int                                      // ticks since the last one that is in the metrics file, and one; 0: none is
-	toldRevision uint64                                   // of the books, then
-	oldest       atomic.Pointer[map[string]time.Duration] // when the oldest process of each allocation started, CLOCK_MONOTONIC; of the last tick
-	publish      *publisher                               // nil: no metrics file
-	policy       decide.Policy
-	state        decide.State
-	build        metrics.Build
-	parts        parts
-	noted        notes
-	started      bool
-	closers      []func(context.Context) error // in the order of starting
+	told    telling                                  // in the metrics file
+	oldest  atomic.Pointer[map[string]time.Duration] // when the oldest process of each allocation started, CLOCK_MONOTONIC; of the last tick
+	publish *publisher                               // nil: no metrics file
+	policy  decide.Policy
+	state   decide.State
+	build   metrics.Build
+	parts   parts
+	noted   notes
+	started bool
+	closers []func(context.Context) error // in the order of starting
 }
 
 // runAgent builds the daemon, runs it until ctx ends, and stops it. A nil error is an orderly stop.
@@ -235,9 +234,11 @@ func (a *app) openSources() {
 	a.onClose(func(context.Context) error { return holders.Close() })
 	pageReader := pages.New(a.pagesPath)
 	a.onClose(func(context.Context) error { pageReader.Close(); return nil })
+	table := procs.New(a.parts.procRoot)
+	a.onClose(func(context.Context) error { table.Close(); return nil })
 	a.sources = monitor.Sources{
 		GPUs: gpus, Ledger: ledgersource.New(a.books), Pages: pageReader,
-		Procs: procs.New(a.parts.procRoot), Kubelet: holders,
+		Procs: table, Kubelet: holders,
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/source"
 )
 
 // tickResult is what the last tick saw and decided. Nobody changes it.
@@ -65,9 +66,7 @@ func (a *app) controlView() *control.View {
 		view.Contention.Preset = ""
 	}
 	if a.outside != nil {
-		for _, one := range a.outside.last.Load().probes.Unobservable {
-			view.Probes.Unobservable = append(view.Probes.Unobservable, fmt.Sprintf("%d %s: %s", one.PID, one.Path, one.Reason))
-		}
+		view.Probes.Unobservable = unobservableTexts(a.outside.last.Load().seen.Probes.Unobservable)
 	} else {
 		view.Probes.Mode = "off"
 	}
@@ -79,6 +78,18 @@ func (a *app) controlView() *control.View {
 	view.Sources = controlSources(tick, outside)
 	a.controlFindings(view)
 	return view
+}
+
+// unobservableTexts has a line for each file.
+func unobservableTexts(files []source.Unobservable) (texts []string) {
+	for _, file := range files {
+		who := fmt.Sprintf("process %d", file.PID)
+		if file.Processes > 1 {
+			who += fmt.Sprintf(" and %d others", file.Processes-1)
+		}
+		texts = append(texts, fmt.Sprintf("%s (%s): %s", file.Path, who, file.Reason))
+	}
+	return texts
 }
 
 // controlSources are the tick's sources and those of the look from outside.

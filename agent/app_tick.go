@@ -58,25 +58,35 @@ func (a *app) tick(ctx context.Context) error {
 	err := a.server.Update(inventory(decisions.GPUs, a.takenMemory()))
 	a.tellTransitions(moved, decisions, a.decidedBefore())
 	a.keepTick(snapshot, decisions)
-	if a.publish != nil && a.isTold(decisions) {
+	if a.publish != nil && a.told.due(a.parts.now(), a.config.TickInterval, a.books.Revision(), len(decisions.Transitions) > 0) {
 		a.publish.offer(a.view(snapshot, decisions))
 	}
 	return err
 }
 
-// tellEvery is how many ticks there are between two metrics files while nothing happens: collectors look several times a
-// minute, and a file costs as much as some ticks.
-const tellEvery = 5
+// While nothing happens there are so many ticks, and about that time at most, between two metrics files: collectors look
+// several times a minute, and a file costs as much as some ticks.
+const (
+	tellEvery  = 5
+	tellWithin = 5 * time.Second
+)
 
-// isTold says whether this tick is in the metrics file: at the first, every so often, and when something happened.
-func (a *app) isTold(decisions decide.Decisions) bool {
-	revision := a.books.Revision()
-	happened := a.untold == 0 || len(decisions.Transitions) > 0 || revision != a.toldRevision
-	a.untold++
-	if !happened && a.untold <= tellEvery {
+// telling is what was in the metrics file last. The zero value: nothing was.
+type telling struct {
+	at       time.Time
+	since    int    // ticks, this one included
+	revision uint64 // of the books
+}
+
+// due says whether this tick is in the metrics file: the first, one every so often, and those in which something happened.
+// Where ticks are far apart, each of them is.
+func (t *telling) due(now time.Time, interval time.Duration, revision uint64, happened bool) bool {
+	t.since++
+	age := now.Sub(t.at)
+	if !happened && !t.at.IsZero() && revision == t.revision && t.since < tellEvery && age >= 0 && age+interval/2 < tellWithin {
 		return false
 	}
-	a.untold, a.toldRevision = 1, revision
+	*t = telling{at: now, revision: revision}
 	return true
 }
 

@@ -6,8 +6,10 @@
 package bpf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,12 +21,12 @@ import (
 
 // library is a file that is the driver's, probed or not.
 type library struct {
-	probes    attachment // empty: it cannot be probed
-	partial   string     // what of it cannot be seen
-	reason    string     // why it cannot be probed
-	pids      map[int]string
-	group     string // where it was found first
-	ahead     bool   // named by us, kept while that name is its
+	probes    attachment     // empty: it cannot be probed
+	partial   string         // what of it cannot be seen
+	reason    string         // why it cannot be probed
+	pids      map[int]string // who has it mapped, by what name; maxUsers at most, see use
+	group     string         // where it was found first
+	ahead     bool           // named by us, kept while that name is its
 	unused    time.Time
 	functions int
 	stepped   int // of those left out, as they would be single-stepped
@@ -77,7 +79,7 @@ func (w *watcher) probe(pid int, name string, id fileID, file *os.File, im *imag
 // refuse notes a driver that cannot be probed. A container can map as many as it likes: what is kept and said is bounded.
 func (w *watcher) refuse(pid int, name string, id fileID, reason string) {
 	if l := w.libraries[id]; l != nil {
-		l.pids[pid] = name
+		l.use(pid, name)
 		return
 	}
 	refused := 0
@@ -96,10 +98,16 @@ func (w *watcher) refuse(pid int, name string, id fileID, reason string) {
 }
 
 func (w *watcher) add(pid int, name string, id fileID, l *library) {
-	if pid != 0 {
+	l.use(pid, name)
+	w.libraries[id] = l
+}
+
+// use notes that a process has it mapped; 0: nobody yet. Beyond maxUsers nobody is noted: once those have ended, sweeps find
+// who is left.
+func (l *library) use(pid int, name string) {
+	if _, known := l.pids[pid]; pid != 0 && (known || len(l.pids) < maxUsers) {
 		l.pids[pid] = name
 	}
-	w.libraries[id] = l
 }
 
 // lookAhead probes the libraries that we were told of before anybody maps them, so that first calls count.
@@ -142,12 +150,16 @@ func (w *watcher) lookAheadAt(name string) (fileID, bool) {
 	return id, true
 }
 
-// closeUnused detaches from libraries that nobody has mapped for a while. The kernel keeps probes in a file that has no
+// closeUnused detaches from libraries that nobody has mapped for a while, and that a whole round of sweeps has not found
+// since. The kernel keeps probes in a file that has no
 // name any more, so a library that was replaced is seen as long as somebody uses it.
 func (w *watcher) closeUnused(now time.Time) {
-	swept := false
 	for id, l := range w.libraries {
-		for pid := range l.pids {
+		looked := 0
+		for pid := range l.pids { // in no order
+			if looked++; looked > usersByLook {
+				break
+			}
 			if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 				delete(l.pids, pid)
 			}
@@ -158,12 +170,8 @@ func (w *watcher) closeUnused(now time.Time) {
 		case l.unused.IsZero():
 			l.unused = now
 		case now.Sub(l.unused) > w.options.keepUnused():
-			if !swept { // children of a fork have mapped what nobody told
-				swept = true
-				w.fillQueue()
-				w.sweep(now, time.Hour)
-			}
-			if len(l.pids) > 0 {
+			if !w.swept.After(l.unused) { // children of a fork have mapped what nobody told
+				w.hurry = true
 				continue
 			}
 			if err := l.probes.Close(); err != nil {
@@ -172,6 +180,18 @@ func (w *watcher) closeUnused(now time.Time) {
 			delete(w.libraries, id)
 		}
 	}
+}
+
+// unobservable lists the libraries in use that cannot be probed, or not all of them, by path.
+func (w *watcher) unobservable() (list []Unobservable) {
+	for _, l := range w.libraries {
+		if reason := cmp.Or(l.reason, l.partial); reason != "" && len(l.pids) > 0 {
+			first := slices.Min(slices.Collect(maps.Keys(l.pids)))
+			list = append(list, Unobservable{Path: l.pids[first], PID: first, Processes: len(l.pids), Partial: l.probes != nil, Reason: reason})
+		}
+	}
+	slices.SortFunc(list, func(a, b Unobservable) int { return cmp.Or(strings.Compare(a.Path, b.Path), a.PID-b.PID) })
+	return list
 }
 
 // trace tells which probed libraries whom has mapped.

@@ -28,6 +28,16 @@ type mapsLine struct {
 	name         string
 }
 
+// Bounds of what is read of one process' maps. The kernel lets a process have 65 530 mappings unless it is told otherwise.
+const (
+	maxMapLines = 1 << 16
+	maxMapBytes = 16 << 20
+	maxMapped   = 1 << 12 // files mapped to execute
+)
+
+// errManyMappings comes with the mappings that were read, when there are more.
+var errManyMappings = errors.New("the process has more mappings than are looked at")
+
 // execMappings reads which files a process has mapped to execute.
 func execMappings(proc string, pid int) ([]mapsLine, error) {
 	f, err := os.Open(path.Join(proc, strconv.Itoa(pid), "maps"))
@@ -40,9 +50,13 @@ func execMappings(proc string, pid int) ([]mapsLine, error) {
 
 func parseMaps(r io.Reader) ([]mapsLine, error) {
 	var lines []mapsLine
-	scanner := bufio.NewScanner(r)
+	limited := &io.LimitedReader{R: r, N: maxMapBytes}
+	scanner := bufio.NewScanner(limited)
 	scanner.Buffer(make([]byte, 0, 4096), 64<<10)
-	for scanner.Scan() {
+	for read := 1; scanner.Scan(); read++ {
+		if read > maxMapLines || len(lines) >= maxMapped || limited.N <= 0 {
+			return lines, errManyMappings
+		}
 		line := scanner.Bytes()
 		// "7f00-7f01 r-xp 00000000 fe:01 1234   /usr/lib/x": where it is not executable, nothing more is read of it.
 		if space := strings.IndexByte(string(line[:min(len(line), 40)]), ' '); space < 0 || len(line) < space+4 || line[space+3] != 'x' {

@@ -70,9 +70,11 @@ func DefaultLibraries() []string {
 
 // Unobservable is a driver's library that processes have mapped and that cannot be probed, or not all of it.
 type Unobservable struct {
-	PID    int
-	Path   string // as the process sees it
-	Reason string
+	Path      string // as the process of PID sees it
+	PID       int    // the lowest of those that have it mapped
+	Processes int    // that have; counted up to maxUsers
+	Partial   bool   // it is probed, but some of its functions cannot be
+	Reason    string
 }
 
 // Status is what the probes see and cost.
@@ -81,13 +83,13 @@ type Status struct {
 	Reason       string
 	Mechanism    Mechanism
 	Numbering    Numbering
-	HitCost      time.Duration // of one probed call, entry and return, on an instruction that the kernel emulates
-	SteppedCost  time.Duration // on one that it single-steps
-	Cap          int           // counted calls per second and control group
-	Libraries    int           // files that are probed
-	Records      bool          // mappings are told by the kernel; else found by scanning
-	Ioctls       bool          // ioctls on device nodes are counted
-	Unobservable []Unobservable
+	HitCost      time.Duration  // of one probed call, entry and return, on an instruction that the kernel emulates
+	SteppedCost  time.Duration  // on one that it single-steps
+	Cap          int            // counted calls per second and control group
+	Libraries    int            // files that are probed
+	Records      bool           // mappings are told by the kernel; else found by scanning
+	Ioctls       bool           // ioctls on device nodes are counted
+	Unobservable []Unobservable // one for each file, by path
 }
 
 // Probes are at work until Close. Its methods may be called at the same time.
@@ -282,18 +284,12 @@ func (p *Probes) watch(w *watcher, i *ioctls) {
 // publish makes what the watcher found the status.
 func (p *Probes) publish(w *watcher, i *ioctls, now time.Time) {
 	libraries := 0
-	var hidden []Unobservable
 	for _, l := range w.libraries {
 		if l.probes != nil {
 			libraries++
 		}
-		if reason := cmp.Or(l.reason, l.partial); reason != "" {
-			for pid, path := range l.pids {
-				hidden = append(hidden, Unobservable{PID: pid, Path: path, Reason: reason})
-			}
-		}
 	}
-	slices.SortFunc(hidden, func(a, b Unobservable) int { return cmp.Or(a.PID-b.PID, strings.Compare(a.Path, b.Path)) })
+	hidden := w.unobservable()
 	traced := w.trace()
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

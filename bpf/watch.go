@@ -2,8 +2,9 @@
 // Copyright The vgpud Authors
 
 // Finding libraries: who maps a file to execute is told by the kernel's records (perf_ring.go), looked at four times a
-// second; a slow sweep of all processes' maps finds what records missed and what is mapped no longer. Where records are
-// not to be had the sweep is all there is, and gets more time. A file is looked at once, whoever maps it.
+// second; a slow sweep of all processes' maps, every few seconds, finds what records missed and what is mapped no longer.
+// Where records are not to be had the sweep is all there is, and gets more time. A file is looked at once, whoever maps it.
+// What containers can make of that is bounded: sweeps, and looks at new files, take a hundredth of a core each at most.
 
 package bpf
 
@@ -23,17 +24,26 @@ import (
 
 const (
 	lookEvery   = 250 * time.Millisecond
-	sweepEvery  = time.Second
-	sweepBudget = 300 * time.Microsecond // of each sweep, beside records: 0.03 % of a core
-	scanBudget  = 10 * time.Millisecond  // of each sweep, without records
+	sweepEvery  = time.Second            // without records, or when something is to be caught up with
+	sweepSeldom = 5 * time.Second        // beside records
+	sweepBudget = 500 * time.Microsecond // of each sweep, beside records: 0.01 % of a core
+	scanBudget  = 10 * time.Millisecond  // of each sweep, without records, or when records were lost
+	startBudget = 10 * time.Second       // of the first, which is to find all there is
 	youngFor    = 20 * time.Second       // without records, new processes are looked at in each sweep for so long
 	pathsEvery  = 10 * time.Second       // libraries that are probed ahead, and device nodes
 	keepUnused  = 30 * time.Second       // a library that nobody maps
+
+	// Looking at files that are new gets a hundredth of a core, and at once what was not used of that of late: a program may
+	// start with some hundred files, and a container can make any number.
+	workShare = 0.01
+	workBurst = 500 * time.Millisecond
 
 	maxLibraries  = 256   // that are probed at a time
 	maxByGroup    = 16    // of them first found in one control group: a container cannot take them all
 	maxRemembered = 16384 // sightings
 	maxRefused    = 256   // libraries that cannot be probed and are told of
+	maxUsers      = 256   // processes that are known to have one library mapped
+	usersByLook   = 64    // of them that are asked whether they are still there
 	maxSaid       = 20    // lines of log about those, until what is remembered is cleared
 	forgetAfter   = 10 * time.Minute
 )
@@ -62,7 +72,15 @@ type watcher struct {
 	sightings map[sighting]remembered
 	identify  identifier
 	names     maphash.Seed
-	queue     []int // pids still to be swept
+	queue     []int         // pids still to be swept
+	began     time.Time     // when they were listed
+	swept     time.Time     // when those were listed that have all been looked at
+	hurry     bool          // a round of sweeps is waited for
+	behind    bool          // something was left to the sweeps of a whole round
+	missed    bool          // in this round too
+	debt      time.Duration // by which sweeps have taken longer than they may
+	work      allowance     // for files that are new
+	youngNext int           // which of the young processes comes first
 	young     map[int]time.Time
 	nextSweep time.Time
 	nextPaths time.Time
@@ -100,27 +118,35 @@ func (w *watcher) start() (recordsErr error) {
 	now := time.Now()
 	w.lookAhead()
 	w.fillQueue()
-	w.sweep(now, time.Hour)
+	w.work = allowance{left: startBudget, at: now}
+	w.sweep(now, startBudget)
+	w.work, w.debt = allowance{left: workBurst, at: now}, 0
 	return err
 }
 
 // look is one round.
 func (w *watcher) look(now time.Time) {
+	w.work.refill(now)
 	lost := false
 	for _, r := range w.rings {
 		lost = r.read(func(m mapped) { w.note(m, now) }) || lost
 	}
 	if lost {
-		w.fillQueue()
-		w.sweep(now, scanBudget)
+		w.leave()
+	}
+	if soon := now.Add(sweepEvery); w.behind && soon.Before(w.nextSweep) {
+		w.nextSweep = soon
 	}
 	if now.Before(w.nextSweep) {
 		return
 	}
-	w.nextSweep = now.Add(sweepEvery)
-	budget := sweepBudget
+	w.closeUnused(now)
+	every, budget := sweepSeldom, sweepBudget
+	if len(w.rings) == 0 || w.behind || w.hurry {
+		every, budget = sweepEvery, scanBudget
+	}
+	w.nextSweep = now.Add(every)
 	if len(w.rings) == 0 {
-		budget = scanBudget
 		w.sweepYoung(now)
 	}
 	w.sweep(now, budget)
@@ -129,17 +155,27 @@ func (w *watcher) look(now time.Time) {
 		w.lookAhead()
 		w.forget(now)
 	}
-	w.closeUnused(now)
 }
 
-// note takes a record.
+// leave leaves something to the sweeps: to a whole round that begins later.
+func (w *watcher) leave() { w.behind, w.missed = true, true }
+
+// note takes a record. What there is no time for is left to the next round of sweeps.
 func (w *watcher) note(m mapped, now time.Time) {
 	if m.pid == w.self {
 		return
 	}
 	line := mapsLine{start: m.address, end: m.address + m.size, major: m.major, minor: m.minor, inode: m.inode, name: m.name}
-	if _, err := w.sighted(m.pid, line, m.generation, now); errors.Is(err, os.ErrNotExist) {
-		w.sweepProcess(m.pid, now) // mappings are merged and split: if it is still there, its maps tell
+	_, err := w.sighted(m.pid, line, m.generation, now)
+	if errors.Is(err, os.ErrNotExist) && w.work.left > 0 {
+		start, before := time.Now(), w.work.left
+		if w.sweepProcess(m.pid, now) { // mappings are merged and split: if it is still there, its maps tell
+			err = nil
+		}
+		w.work.left = before - time.Since(start)
+	}
+	if err != nil {
+		w.leave()
 	}
 }
 
@@ -149,7 +185,7 @@ func (w *watcher) fillQueue() {
 	if err != nil {
 		return
 	}
-	w.queue = w.queue[:0]
+	w.queue, w.began = w.queue[:0], time.Now()
 	for _, entry := range entries {
 		if pid, err := strconv.Atoi(entry.Name()); err == nil {
 			w.queue = append(w.queue, pid)
@@ -157,19 +193,29 @@ func (w *watcher) fillQueue() {
 	}
 }
 
-// sweep looks at the next processes for about so long. It ends a round, and begins the next.
+// sweep looks at the next processes for about so long, files that are new aside, which have their own allowance. It ends a
+// round, and begins the next. The time that one process takes beyond the budget is taken from sweeps that follow.
 func (w *watcher) sweep(now time.Time, budget time.Duration) {
-	start := time.Now()
-	for time.Since(start) < budget {
+	budget, w.debt = budget-w.debt, max(0, w.debt-budget)
+	if budget <= 0 {
+		return
+	}
+	start, allowed := time.Now(), w.work.left
+	taken := func() time.Duration { return time.Since(start) - (allowed - w.work.left) }
+	for taken() < budget {
 		if len(w.queue) == 0 {
+			w.swept, w.hurry, w.behind, w.missed = w.began, false, w.missed, false
 			w.fillQueue()
 			return
 		}
 		last := len(w.queue) - 1
 		pid := w.queue[last]
 		w.queue = w.queue[:last]
-		w.sweepProcess(pid, now)
+		if !w.sweepProcess(pid, now) {
+			w.missed = true
+		}
 	}
+	w.debt = max(0, taken()-budget)
 }
 
 // sweepYoung looks at processes that are new, while they are: a program loads its driver early or late.
@@ -179,8 +225,10 @@ func (w *watcher) sweepYoung(now time.Time) {
 		return
 	}
 	alive := map[int]time.Time{}
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
+	start, next := time.Now(), 0
+	for i := range entries {
+		at := (w.youngNext + i) % len(entries)
+		pid, err := strconv.Atoi(entries[at].Name())
 		if err != nil {
 			continue
 		}
@@ -189,52 +237,96 @@ func (w *watcher) sweepYoung(now time.Time) {
 			first = now
 		}
 		alive[pid] = first
-		if now.Sub(first) < youngFor {
+		if now.Sub(first) >= youngFor {
+			continue
+		}
+		if time.Since(start) < scanBudget {
 			w.sweepProcess(pid, now)
+		} else if next == 0 {
+			next = at // there is no time for it: it is the first the next time
 		}
 	}
-	w.young = alive
+	w.young, w.youngNext = alive, next
 }
 
-// sweepProcess looks at what one process has mapped now.
-func (w *watcher) sweepProcess(pid int, now time.Time) {
+// sweepProcess looks at what one process has mapped now. It says whether it has seen all of that: new files are looked at for
+// as long as there is an allowance, and the others the next time.
+func (w *watcher) sweepProcess(pid int, now time.Time) bool {
 	if pid == w.self {
-		return
+		return true
 	}
 	lines, err := execMappings(w.options.Proc, pid)
-	if err != nil {
-		return
+	if err != nil && !errors.Is(err, errManyMappings) {
+		return true // it is gone, or not to be seen
 	}
+	whole, many := true, err != nil
 	has := map[fileID]bool{}
 	for _, line := range lines {
-		if known, err := w.sighted(pid, line, 0, now); err == nil && known.driver {
+		known, err := w.sighted(pid, line, 0, now)
+		switch {
+		case errors.Is(err, errNoTime):
+			whole = false
+		case err == nil && known.driver:
 			has[known.file] = true
 		}
 	}
-	for id, l := range w.libraries {
-		if _, was := l.pids[pid]; was && !has[id] {
-			delete(l.pids, pid)
+	if whole && !many {
+		for id, l := range w.libraries {
+			if _, was := l.pids[pid]; was && !has[id] {
+				delete(l.pids, pid)
+			}
 		}
 	}
+	return whole
 }
 
+// errNoTime says that a file is new and cannot be looked at now.
+var errNoTime = errors.New("the time for new files is used up")
+
 // sighted takes that a process has a file mapped, and finds out what that is when it is new. os.ErrNotExist: the process
-// or the mapping is gone.
+// or the mapping is gone. Or the error is errNoTime.
 func (w *watcher) sighted(pid int, line mapsLine, generation uint64, now time.Time) (remembered, error) {
 	key := sighting{line.major, line.minor, line.inode, generation, maphash.String(w.names, line.name)}
 	known, ok := w.sightings[key]
 	if !ok || now.After(known.until) || known.driver && w.libraries[known.file] == nil {
+		if w.work.left <= 0 {
+			return remembered{}, errNoTime
+		}
+		start := time.Now()
 		id, err := w.inspect(pid, line)
+		w.work.left -= time.Since(start)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			return remembered{}, os.ErrNotExist
 		}
 		known = remembered{file: id, driver: w.libraries[id] != nil, until: now.Add(forgetAfter)}
-		w.sightings[key] = known
+		w.remember(key, known)
 	}
 	if known.driver {
-		w.libraries[known.file].pids[pid] = line.name
+		w.libraries[known.file].use(pid, line.name)
 	}
 	return known, nil
+}
+
+// remember keeps a sighting; where there are too many, one goes for it.
+func (w *watcher) remember(key sighting, known remembered) {
+	if _, there := w.sightings[key]; !there && len(w.sightings) >= maxRemembered {
+		for other := range w.sightings {
+			delete(w.sightings, other)
+			break
+		}
+	}
+	w.sightings[key] = known
+}
+
+// allowance is time that may be spent: workShare of what has gone by, workBurst at most.
+type allowance struct {
+	left time.Duration // less than 0: the last thing took longer
+	at   time.Time
+}
+
+func (a *allowance) refill(now time.Time) {
+	a.left = min(workBurst, a.left+time.Duration(workShare*float64(max(0, now.Sub(a.at)))))
+	a.at = now
 }
 
 // inspect looks at a mapped file, and probes it if it is a driver that is not probed yet. A file that cannot be opened is
@@ -269,13 +361,13 @@ func (w *watcher) inspect(pid int, line mapsLine) (fileID, error) {
 	return id, nil
 }
 
-// forget keeps what is remembered small and not too old: numbers of files are used again.
+// forget drops what is too old: numbers of files are used again.
 func (w *watcher) forget(now time.Time) {
 	if now.After(w.sayAgain) {
 		w.said, w.sayAgain = 0, now.Add(forgetAfter)
 	}
 	for key, known := range w.sightings {
-		if now.After(known.until) || len(w.sightings) > maxRemembered {
+		if now.After(known.until) {
 			delete(w.sightings, key)
 		}
 	}

@@ -192,7 +192,7 @@ type Probes struct {
 	Reason         string   `json:"reason"` // why not full
 	HitCostSeconds float64  `json:"hit_cost_seconds"`
 	Libraries      int      `json:"libraries"`
-	Unobservable   []string `json:"unobservable"` // "pid path: reason"
+	Unobservable   []string `json:"unobservable"` // one for each file: "path (process PID and N others): reason"
 }
 
 // Source is one thing that the agent looks at.

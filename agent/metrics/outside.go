@@ -58,13 +58,13 @@ func outsideRows() []row {
 			single(func(view View) float64 { return view.Outside.Probes.HitCostSeconds })},
 		{"vgpud_probes_libraries", gauge, "Files of the driver's library that are probed.", nil,
 			single(func(view View) float64 { return float64(view.Outside.Probes.Libraries) })},
-		{"vgpud_probes_unobservable_libraries", gauge, "Files of the driver's library that processes use and that cannot be probed.", nil,
+		{"vgpud_probes_unobservable_libraries", gauge, "Files of the driver's library that processes use and of which nothing can be probed.", nil,
 			single(func(view View) float64 { return float64(view.Outside.Probes.Unobservable) })},
 		{"vgpud_container_calls_total", counter, "Calls of the driver's library by the container, as the probes counted them: copies, allocations, synchronisations, contexts, ioctls on the driver's device nodes; missed: over the probes' rate cap.",
 			slices.Concat(container, []string{"call"}), containerCalls},
 		{"vgpud_container_copied_bytes_total", counter, "Bytes that the container copied, by direction, as the probes counted them; unknown: between unified addresses, where the call does not tell.",
 			slices.Concat(container, []string{"direction"}), containerCopies},
-		{"vgpud_witness_findings", gauge, "Containers that use a GPU past what they were given, by kind, at present.", []string{"kind"},
+		{"vgpud_witness_findings", gauge, "Findings about containers that use a GPU past what they were given, by kind, at present; a container can have several, such as one for each GPU or file.", []string{"kind"},
 			ifOutside(func(outside Outside) []sample {
 				var samples []sample
 				for _, kind := range decide.WitnessKinds {
@@ -76,7 +76,7 @@ func outsideRows() []row {
 				}
 				return samples
 			})},
-		{"vgpud_witness_findings_total", counter, "How often a container was found to use a GPU past what it was given, by kind.", []string{"kind"},
+		{"vgpud_witness_findings_total", counter, "Findings that have begun, by kind.", []string{"kind"},
 			ifOutside(func(outside Outside) []sample {
 				var samples []sample
 				for _, kind := range decide.WitnessKinds {
@@ -86,7 +86,7 @@ func outsideRows() []row {
 			})},
 		{"vgpud_witness_finding_info", gauge, "Which container was found, on which GPU, at present; always 1.", []string{"kind", "gpu_uuid", "namespace", "pod", "container"},
 			ifOutside(findingInfo)},
-		{"vgpud_gpu_memory_unaccounted_bytes", gauge, "Memory of the GPU that processes hold, as the driver says, and that no container's book has.", []string{"gpu_uuid"},
+		{"vgpud_gpu_memory_unaccounted_bytes", gauge, "Memory of the GPU that containers hold, as the driver says, and that their books do not have, of those that hold more of it than is tolerated (--witness-overhead).", []string{"gpu_uuid"},
 			ifOutside(func(outside Outside) []sample {
 				var samples []sample
 				for _, uuid := range slices.Sorted(maps.Keys(outside.Unaccounted)) {

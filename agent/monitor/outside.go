@@ -21,6 +21,7 @@ type Outside struct {
 	Processes   []OutsideProcess
 	Allocations []OutsideAllocation
 	Calls       map[uint64]Calls // by control group
+	Probes      ProbeStatus      // off where there are none
 
 	// What could be read. Nothing may be concluded from the absence of what could not.
 	MemoryKnown, ProcessesKnown, AllocationsKnown, CallsKnown bool
@@ -43,6 +44,9 @@ type ProcessMemory = source.ProcessMemory
 
 // Calls are counted calls of the driver's library; see package source.
 type Calls = source.Calls
+
+// ProbeStatus says what the probes can see; see package source.
+type ProbeStatus = source.ProbeStatus
 
 // Replaced is a file of ours that a process does not see where it was put; see package source.
 type Replaced = source.Replaced
@@ -141,9 +145,11 @@ func (o *Outside) readProcesses(ctx context.Context, residents source.Residents,
 func (o *Outside) readCalls(ctx context.Context, probes source.Probes) {
 	if probes == nil {
 		o.note(SourceProbes, false, nil)
+		o.Probes = ProbeStatus{Mode: source.ProbesOff, Reason: "not asked for"}
 		return
 	}
 	found, status, err := probes.Calls(ctx)
+	o.Probes = status
 	o.CallsKnown = o.note(SourceProbes, true, err) && status.Mode != source.ProbesOff
 	for _, calls := range found {
 		o.Calls[calls.CgroupID] = calls

@@ -44,11 +44,13 @@ type ProbeStatus struct {
 	Unobservable []Unobservable
 }
 
-// Unobservable is a library that processes have mapped and that cannot be probed.
+// Unobservable is a library that processes have mapped and that cannot be probed, or not all of it. There is one for a file.
 type Unobservable struct {
-	PID    int
-	Path   string // as the process sees it
-	Reason string
+	Path      string // as the process of PID sees it
+	PID       int    // one of those that have it mapped
+	Processes int    // that have; counted up to some hundreds
+	Partial   bool   // it is probed, but some of its functions cannot be
+	Reason    string
 }
 
 // Probes counts calls from outside.

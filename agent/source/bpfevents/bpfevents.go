@@ -82,7 +82,7 @@ func (p *Probes) Close() error {
 func statusOf(s bpf.Status) source.ProbeStatus {
 	status := source.ProbeStatus{Mode: source.ProbeMode(s.Mode), Reason: s.Reason, HitCost: s.HitCost, Libraries: s.Libraries}
 	for _, u := range s.Unobservable {
-		status.Unobservable = append(status.Unobservable, source.Unobservable{PID: u.PID, Path: u.Path, Reason: u.Reason})
+		status.Unobservable = append(status.Unobservable, source.Unobservable(u))
 	}
 	return status
 }
