@@ -29,7 +29,7 @@ const (
 	statStartTime = 19
 )
 
-// tracker remembers where processes of containers were found, so that a tick costs one read per process and the whole
+// tracker remembers where processes of containers were found, so that a tick costs one call for all of them and the whole
 // table is gone through only when an unknown one appears.
 type tracker struct {
 	host    map[source.ProcessID]place
@@ -70,6 +70,13 @@ func (t *Table) Gone(ids []source.ProcessID) (map[source.ProcessID]bool, error) 
 			return nil, err
 		}
 	}
+	var places []place
+	for _, at := range known {
+		if at.pid != 0 {
+			places = append(places, at)
+		}
+	}
+	living := t.living(places)
 	all := t.seesEverything()
 	gone := map[source.ProcessID]bool{}
 	for _, id := range ids {
@@ -80,8 +87,7 @@ func (t *Table) Gone(ids []source.ProcessID) (map[source.ProcessID]bool, error) 
 		case at.pid == 0:
 			gone[id] = all || visible[id.PIDNamespace]
 		default:
-			start, err := t.startTime(at.pid)
-			gone[id] = err != nil || start != at.start
+			gone[id] = !living[at]
 		}
 	}
 	return gone, nil
@@ -210,10 +216,10 @@ func readSmall(path string, room []byte) ([]byte, error) {
 				unix.Close(fd)
 				return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 			}
-			if more == 0 {
-				break
-			}
 			n += more
+			if more == 0 || n < len(room) {
+				break // such files come in one piece
+			}
 		}
 		unix.Close(fd)
 		return room[:n], nil

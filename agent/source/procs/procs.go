@@ -33,11 +33,12 @@ var podPattern = regexp.MustCompile(
 type Table struct {
 	root    string
 	tracker tracker
+	lines   lifelines
 }
 
 var _ source.Procs = (*Table)(nil)
 
-// New returns the table of the proc file system at root/proc.
+// New returns the table of the proc file system at root/proc. The caller closes it.
 func New(root string) *Table { return &Table{root: root} }
 
 // podOf looks one process up; empty for a process of the host, fs.ErrNotExist when it is gone.

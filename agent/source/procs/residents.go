@@ -32,6 +32,7 @@ const (
 	filesEvery     = 3 * time.Second
 	settlesIn      = 10 * time.Second // a container's mounts are made while its first process runs already
 	keysEvery      = time.Minute
+	commandEvery   = 30 * time.Second // after that: a process seldom becomes another program later
 )
 
 // eitherPage is pageMount for both pages: one of them may have something else mounted over it.
@@ -66,6 +67,8 @@ type resident struct {
 	devices   bool
 	library   bool
 	first     time.Duration // when it was first seen
+	command   string
+	commanded time.Duration // when command was read; 0: never
 }
 
 // spaceID is a mount namespace of one container, or of the host.
@@ -92,6 +95,9 @@ func NewResidents(root string, path func(key string) string, files func(key stri
 	return &Residents{table: New(root), path: path, files: files, now: now, groups: newCgroups(root),
 		names: podNames{directory: filepath.Join(root, "var/log/pods")}, known: map[int]*resident{}, spaces: map[spaceID]*space{}}
 }
+
+// Close gives back what is kept open.
+func (r *Residents) Close() { r.table.Close() }
 
 // Residents implements source.Residents. Beside those named it returns the processes of containers that hold an allocation.
 func (r *Residents) Residents(ctx context.Context, pids []int) ([]source.Residence, error) {
@@ -302,15 +308,26 @@ func (r *Residents) scan(matter []int, now time.Duration) {
 // tell returns what is known of the processes that matter.
 func (r *Residents) tell(matter []int, own *directories, now time.Duration) []source.Residence {
 	main := r.mainSpaces(matter)
+	places := make([]place, 0, len(matter))
+	for _, pid := range matter {
+		if process := r.known[pid]; process != nil {
+			places = append(places, place{pid, process.start})
+		}
+	}
+	living := r.table.living(places)
 	residences := make([]source.Residence, 0, len(matter))
 	for _, pid := range matter {
-		if !r.still(pid) {
+		process := r.known[pid]
+		if process == nil || !living[place{pid, process.start}] {
+			delete(r.known, pid)
 			continue
 		}
-		process := r.known[pid]
+		if process.commanded == 0 || now-process.first < settlesIn || now-process.commanded >= commandEvery {
+			process.command, process.commanded = r.table.command(pid), max(1, now)
+		}
 		s := r.spaces[process.space]
 		r.check(pid, process, s, own, now)
-		residence := source.Residence{PID: pid, StartTime: process.start, Command: r.table.command(pid), Container: process.container,
+		residence := source.Residence{PID: pid, StartTime: process.start, Command: process.command, Container: process.container,
 			Keys: s.keys, Devices: process.devices, Library: process.library, ID: process.id, OtherTime: process.otherTime}
 		// What a sandbox in a container sees matters if it uses a GPU there.
 		if main[process.container.ID] == process.space || process.named || process.devices {
