@@ -44,7 +44,7 @@ func (c *cardTraffic) splitDRAM(now time.Duration, policy *ContentionPolicy) dra
 		return made
 	}
 	every := fitEvery
-	if made.whole/c.achievable(onDRAM, policy) >= policy.Quick || policy.Attribute || c.pressed() {
+	if made.whole/c.achievable(onDRAM, policy) >= policy.Quick || c.pressed() {
 		every = fitOften
 	}
 	if c.fit == nil || !c.fit.known || now-c.fit.at >= every || now < c.fit.at {

@@ -34,7 +34,7 @@ func (c *cardTraffic) plan(now time.Duration, traffic *cardShares, policy *Conte
 			active++
 		}
 	}
-	wanted := active >= 2 && c.dram.knownAt(c.looked) && (policy.Attribute || traffic.ratio[onDRAM] >= policy.Quick) &&
+	wanted := active >= 2 && c.dram.knownAt(c.looked) && traffic.ratio[onDRAM] >= policy.Quick &&
 		(c.sharing == monitor.SharingMPS || c.sharing == monitor.SharingTimeSliced)
 	sure := traffic.dram.sure()
 	switch {

@@ -34,8 +34,7 @@ type ContentionPolicy struct {
 	TimeSlice time.Duration // of a card that is shared in turns
 	Engines   int           // that copy
 
-	Attribute bool    // tell the DRAM's traffic by slice also where nothing is contended
-	Quick     float64 // look more often from this part of the DRAM's bandwidth, with several active slices
+	Quick float64 // look more often from this part of the DRAM's bandwidth, with several active slices
 
 	Interval, QuickInterval, IdleInterval time.Duration // between looks
 }

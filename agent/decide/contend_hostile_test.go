@@ -198,7 +198,7 @@ func newFleetLook(now time.Duration, look int) *monitor.Contention {
 // What is remembered is bounded: by slice, whatever classes come and go, and by card, whoever comes and goes.
 func TestContendMemory(t *testing.T) {
 	policy := DefaultContentionPolicy()
-	policy.Attribute = true
+	policy.Quick = 0 // the DRAM's traffic is told by slice all the time
 	random := rand.New(rand.NewSource(12))
 	var state ContentionState
 	const slices = 16

@@ -40,7 +40,6 @@ type gpuContention struct {
 	bad, good time.Duration // how long without a break it was, as far as was seen
 	blind     time.Duration // for how long nothing has been seen
 	why       string        // it is blind; "": it is not
-	severity  float64       // the largest Avg60 of the last period that was seen
 	streak    streak        // of bad periods
 	evidence  Evidence      // for contended, or for the cut
 	lever     lever
@@ -55,16 +54,11 @@ type HealthVerdicts struct {
 
 // ContentionVerdict is what is thought of one card.
 type ContentionVerdict struct {
-	UUID            string
-	Contended       bool
-	Since           time.Duration // when that changed last, CLOCK_MONOTONIC; 0: never
-	BadFor, GoodFor time.Duration // how long without a break it was
-	HoldLeft        time.Duration // before which the verdict does not change
-	Repeats         int           // by which the hold has doubled
-	Severity        float64       // the largest Avg60 of its slices' pressures, 0 to 1
-	Blind           string        // why the clocks stand still; "": they do not
-	Lever           bool          // its antagonist is cut at present
-	Evidence        Evidence      // why it is contended, or why somebody is cut; else zero
+	UUID      string
+	Contended bool
+	Since     time.Duration // when that changed last, CLOCK_MONOTONIC; 0: never
+	Blind     string        // why the clocks stand still; "": they do not
+	Evidence  Evidence      // why it is contended, or why somebody is cut; else zero
 }
 
 // TransitionKind is what changed.
@@ -114,7 +108,7 @@ func JudgeContention(seen Contention, policy HealthPolicy, state HealthState, no
 			continue
 		}
 		next.gpus[uuid] = gpu
-		verdicts.GPUs = append(verdicts.GPUs, gpu.verdict(uuid, policy, now))
+		verdicts.GPUs = append(verdicts.GPUs, gpu.verdict(uuid))
 		if gpu.lever.on {
 			verdicts.Cuts = append(verdicts.Cuts, gpu.lever.cut)
 		}
@@ -128,9 +122,8 @@ func (g gpuContention) worthKeeping(policy HealthPolicy, now time.Duration) bool
 }
 
 // verdict is what is told of a card.
-func (g gpuContention) verdict(uuid string, policy HealthPolicy, now time.Duration) ContentionVerdict {
-	v := ContentionVerdict{UUID: uuid, Contended: g.contended, BadFor: g.bad, GoodFor: g.good, Repeats: g.repeats,
-		Severity: g.severity, Blind: g.why, Lever: g.lever.on, HoldLeft: g.holdLeft(now)}
+func (g gpuContention) verdict(uuid string) ContentionVerdict {
+	v := ContentionVerdict{UUID: uuid, Contended: g.contended, Blind: g.why}
 	if g.moved {
 		v.Since = g.changed
 	}
@@ -151,7 +144,6 @@ func (g gpuContention) holdLeft(now time.Duration) time.Duration {
 type weight struct {
 	bad, good bool   // both false: neither, or nothing
 	blind     string // why nothing can be said; "": it can
-	severity  float64
 	victim    string
 	worst     Strain // of the victim; where bad
 }
@@ -197,12 +189,10 @@ func (w weight) add(key string, strain Strain, policy HealthPolicy) weight {
 			w.victim, w.worst = key, strain
 		}
 		w.bad = true
-		w.severity = max(w.severity, strain.Avg60)
 	default:
 		if !low && strain.Saturated && strain.CoActive {
 			w.good = false
 		}
-		w.severity = max(w.severity, strain.Avg60)
 	}
 	return w
 }
@@ -229,7 +219,7 @@ func (s *healthStep) look(g gpuContention, w weight) gpuContention {
 		}
 		return g
 	}
-	g.blind, g.severity = 0, w.severity
+	g.blind = 0
 	switch {
 	case w.bad:
 		g.good = 0

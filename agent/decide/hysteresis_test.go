@@ -239,14 +239,14 @@ func TestHoldDoublesWithRepeatsUpToHalfAnHour(t *testing.T) {
 	for _, want := range []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 30 * time.Minute, 30 * time.Minute} {
 		for j.see(contentionPeriod, badLook); !j.last.GPUs[0].Contended; j.see(contentionPeriod, badLook) {
 		}
-		if hold := j.last.GPUs[0].HoldLeft; hold != want {
+		if hold := j.state.gpus["GPU-a"].holdLeft(j.now); hold != want {
 			t.Fatalf("hold %s, want %s", hold, want)
 		}
 		j.see(want, goodLook).want(false)
 	}
 	// An hour of peace, and the next one is short again.
 	j.see(time.Hour+5*time.Minute, goodLook).see(time.Minute, badLook).want(true)
-	if hold := j.last.GPUs[0].HoldLeft; hold != 5*time.Minute {
+	if hold := j.state.gpus["GPU-a"].holdLeft(j.now); hold != 5*time.Minute {
 		t.Errorf("hold %s after an hour of peace", hold)
 	}
 }
@@ -350,8 +350,8 @@ func TestOnlyPeriodsMoveTheClocks(t *testing.T) {
 	between.Period = false
 	j.see(time.Hour, between).want(false)
 	j.see(contentionPeriod, badLook).want(false)
-	if verdict := j.last.GPUs[0]; verdict.BadFor != 30*time.Second+longestStep {
-		t.Errorf("%+v", verdict)
+	if gpu := j.state.gpus["GPU-a"]; gpu.bad != 30*time.Second+longestStep {
+		t.Errorf("%+v", gpu)
 	}
 }
 
@@ -386,8 +386,8 @@ func TestHealthOutlivesTheAgent(t *testing.T) {
 	restart(time.Hour).see(contentionPeriod, goodLook).want(false)
 	// The back-off is: contention right after the restart is a repeat.
 	again := restart(6*time.Minute).see(contentionPeriod, badLook).want(false).see(time.Minute, badLook).want(true)
-	if verdict := again.last.GPUs[0]; verdict.Repeats != 1 {
-		t.Errorf("%+v", verdict)
+	if gpu := again.state.gpus["GPU-a"]; gpu.repeats != 1 {
+		t.Errorf("%+v", gpu)
 	}
 	for name, entry := range map[string]GPUHealthRecord{
 		"no card": {Contended: true, Hold: time.Minute}, "future": {UUID: "GPU-a", Contended: true, Hold: time.Minute, ChangedAgo: -1},
