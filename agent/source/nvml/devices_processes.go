@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -130,11 +131,30 @@ func (r *Reader) sharing(device nvml.Device) source.Sharing {
 	}
 }
 
+// nameEvery is how often the name of a process is read that was not the server's.
+const nameEvery = 10 * time.Second
+
+// remember notes that a process is not the server of MPS.
+func (r *Reader) remember(pid int, now time.Time) {
+	const most = 1 << 12
+	if r.others == nil || len(r.others) >= most {
+		r.others = map[int]time.Time{}
+	}
+	r.others[pid] = now
+}
+
 // servesMPS says whether a process is the host's server of MPS. An error: that cannot be told, because the process cannot be
 // seen, or bears the name and lives in a container.
 func (r *Reader) servesMPS(pid int) (bool, error) {
+	now := r.now()
+	if asked, known := r.others[pid]; known && now.Sub(asked) >= 0 && now.Sub(asked) < nameEvery {
+		return false, nil
+	}
 	name, err := os.ReadFile(filepath.Join(r.root, "proc", strconv.Itoa(pid), "comm"))
 	if err != nil || strings.TrimSpace(string(name)) != mpsServer {
+		if err == nil {
+			r.remember(pid, now)
+		}
 		return false, err
 	}
 	container, err := procs.ContainerID(r.root, pid)

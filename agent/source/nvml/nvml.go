@@ -68,6 +68,7 @@ type Reader struct {
 	has         map[string]bool   // exported functions
 	sampled     map[string]uint64 // stamp of the last utilisation sample, by UUID, in the library's microseconds
 	gpm         map[string]*gpmCard
+	others      map[int]time.Time // when a process was seen that is not the server of MPS
 }
 
 var _ source.GPUs = (*Reader)(nil)
