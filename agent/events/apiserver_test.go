@@ -212,7 +212,7 @@ func TestRealAPIServer(t *testing.T) {
 
 	// Without rights nothing is told, and the log says which file has them.
 	recorder.Offer(Event{Reason: "A", Action: "A", Note: "n"})
-	eventually(t, "refused", func() bool { return recorder.Status() == Status{Dropped: 1, Up: true} })
+	eventually(t, "refused", func() bool { return recorder.Status() == Status{Dropped: 1} })
 	if !strings.Contains(log.logged(), "deploy/rbac.yaml") {
 		t.Errorf("the log says\n%s", log.logged())
 	}
@@ -227,7 +227,7 @@ func TestRealAPIServer(t *testing.T) {
 	gone := Event{Reason: ReasonBypass, Action: "Report", Note: "n", Regarding: Object{"no-such-namespace", "p", "uid"}}
 	recorder.Offer(contended.Events()...)
 	recorder.Offer(Finding{Kind: "no-slot", Tenant: victim, PIDs: []int{7}, Command: "\x1b[2J", Detail: "d", Done: "freeze"}.Event(), long, gone)
-	eventually(t, "told", func() bool { return recorder.Status() == Status{Sent: 5, Dropped: 2, Up: true} })
+	eventually(t, "told", func() bool { return recorder.Status() == Status{Sent: 5, Dropped: 2} })
 
 	list, err := admin.Resource(eventsNow).List(t.Context(), metav1.ListOptions{})
 	if err != nil {

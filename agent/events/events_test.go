@@ -197,7 +197,7 @@ func TestContentionIsToldToAllWhomItConcerns(t *testing.T) {
 	if related := got[0].event.Related; related == nil || related.Name != "train-7" || related.Kind != "Pod" {
 		t.Errorf("related to %+v", related)
 	}
-	eventually(t, "counted", func() bool { return r.Status() == Status{Sent: 4, Up: true} })
+	eventually(t, "counted", func() bool { return r.Status() == Status{Sent: 4} })
 }
 
 func TestFindings(t *testing.T) {
@@ -260,11 +260,11 @@ func TestAPIServerDown(t *testing.T) {
 		t.Errorf("offering took %s while nobody takes events", took)
 	}
 	eventually(t, "tried again", func() bool { return len(server.got()) > 3 })
-	if status := r.Status(); status.Up || status.Dropped < queueLength || status.Sent != 0 {
+	if status := r.Status(); !r.down.Load() || status.Dropped < queueLength || status.Sent != 0 {
 		t.Errorf("status %+v", status)
 	}
 	server.answerWith(nil)
-	eventually(t, "sent what was kept", func() bool { return r.Status().Sent > 0 && r.Status().Up })
+	eventually(t, "sent what was kept", func() bool { return r.Status().Sent > 0 && !r.down.Load() })
 	eventually(t, "log", func() bool { return strings.Contains(r.logged(), "takes events again") })
 	if log := r.logged(); strings.Count(log, "takes no events") != 1 || strings.Count(log, "level=WARN") > 2 {
 		t.Errorf("the log says it more than once:\n%s", log)
@@ -281,7 +281,7 @@ func TestOneEventIsGivenUp(t *testing.T) {
 	})
 	r := record(t, server.URL, nil)
 	r.Offer(Event{Reason: "A", Action: "A", Note: "bad luck"}, Event{Reason: "B", Action: "B", Note: "good luck"})
-	eventually(t, "the second event", func() bool { return r.Status() == Status{Sent: 1, Dropped: 1, Up: true} })
+	eventually(t, "the second event", func() bool { return r.Status() == Status{Sent: 1, Dropped: 1} })
 	if tries := len(server.got()) - 1; tries != mostTries {
 		t.Errorf("%d tries, want %d", tries, mostTries)
 	}
@@ -295,7 +295,7 @@ func TestRefusals(t *testing.T) {
 		for i := range 5 {
 			r.Offer(Event{Reason: "A", Action: "A", Subject: fmt.Sprint(i)})
 		}
-		eventually(t, "all dropped", func() bool { return r.Status() == Status{Dropped: 5, Up: true} })
+		eventually(t, "all dropped", func() bool { return r.Status() == Status{Dropped: 5} })
 		if got := len(server.got()); got != 5 {
 			t.Errorf("%d: %d requests for 5 events", status, got)
 		}
@@ -317,7 +317,7 @@ func TestLostAnswerIsNoSecondEvent(t *testing.T) {
 	})
 	r := record(t, server.URL, nil)
 	r.Offer(Event{Reason: "A", Action: "A"})
-	eventually(t, "sent", func() bool { return r.Status() == Status{Sent: 1, Up: true} })
+	eventually(t, "sent", func() bool { return r.Status() == Status{Sent: 1} })
 	if got := server.got(); got[0].event.Name != got[1].event.Name {
 		t.Errorf("tried as %s and as %s", got[0].event.Name, got[1].event.Name)
 	}

@@ -39,7 +39,6 @@ type Config struct {
 type Status struct {
 	Sent    uint64 // events and counts of series that the API server took
 	Dropped uint64 // events that nobody will see: too many, refused, or the API server was away for too long
-	Up      bool   // the last request was answered
 }
 
 // Recorder sends events. Offer may be called by any goroutine; Run is called once.
@@ -90,7 +89,7 @@ func (r *Recorder) Offer(events ...Event) {
 
 // Status returns the counters.
 func (r *Recorder) Status() Status {
-	return Status{Sent: r.sent.Load(), Dropped: r.dropped.Load(), Up: !r.down.Load()}
+	return Status{Sent: r.sent.Load(), Dropped: r.dropped.Load()}
 }
 
 // Run sends until ctx ends. What is queued then is lost: it is about an agent that is no longer there.
