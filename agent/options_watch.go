@@ -228,6 +228,9 @@ func checkContention(config Config) error {
 	if numbers := config.ContentionNumbers; config.ContentionPreset == presetCustom && numbers.Below >= numbers.Above {
 		fault("contention-below", "want less than contention-above, which is %q", config.values["contention-above"])
 	}
+	if err := healthPolicy(config).Validate(); err != nil && len(faults) == 0 { // the rules of decide, should they be stricter
+		faults = append(faults, err)
+	}
 	if config.Contention != contentionHealth {
 		const rule = "contention is %s, which withdraws nothing: leave it out, or choose %s"
 		if config.ContentionMarkAllocated {
