@@ -50,7 +50,19 @@ func (a *app) controlView() *control.View {
 	if tick == nil {
 		return nil
 	}
-	contention, outside := a.watch.view(), a.outside.view()
+	// Each look is taken once, so that all that is told of it belongs together.
+	var contention metrics.Contention
+	var watch *watched
+	if a.watch != nil {
+		watch = a.watch.last.Load()
+		contention = a.watch.viewOf(watch)
+	}
+	var outside metrics.Outside
+	var looked *outsideLook
+	if a.outside != nil {
+		looked = a.outside.last.Load()
+		outside = a.outside.viewOf(looked)
+	}
 	view := &control.View{
 		Version: control.Version, Time: tick.snapshot.At, Node: a.nodeName(),
 		Agent: control.Agent{Version: a.build.Version, Revision: a.build.Revision, LibraryBuildID: a.build.LibraryBuildID,
@@ -65,18 +77,18 @@ func (a *app) controlView() *control.View {
 	if view.Contention.Mode == contentionOff {
 		view.Contention.Preset = ""
 	}
-	if a.outside != nil {
-		view.Probes.Unobservable = unobservableTexts(a.outside.last.Load().seen.Probes.Unobservable)
+	if looked != nil {
+		view.Probes.Unobservable = unobservableTexts(looked.seen.Probes.Unobservable)
 	} else {
 		view.Probes.Mode = "off"
 	}
 	for _, gpu := range tick.snapshot.GPUs {
-		view.GPUs = append(view.GPUs, a.controlGPU(gpu, tick, contention))
+		view.GPUs = append(view.GPUs, a.controlGPU(gpu, tick, contention, watch))
 	}
 	slices.SortStableFunc(view.GPUs, func(x, y control.GPU) int { return x.Index - y.Index })
-	view.Slices = a.controlSlices(tick, contention)
+	view.Slices = a.controlSlices(tick, contention, watch)
 	view.Sources = controlSources(tick, outside)
-	a.controlFindings(view)
+	a.controlFindings(view, looked)
 	return view
 }
 
@@ -106,11 +118,10 @@ func controlSources(tick *tickResult, outside metrics.Outside) []control.Source 
 }
 
 // controlFindings fills what the witness found, and who is frozen.
-func (a *app) controlFindings(view *control.View) {
-	if a.outside == nil {
+func (a *app) controlFindings(view *control.View, last *outsideLook) {
+	if last == nil {
 		return
 	}
-	last := a.outside.last.Load()
 	wall, now := a.parts.now(), a.outside.now()
 	for _, finding := range last.findings.List {
 		container := finding.ContainerName

@@ -19,8 +19,8 @@ import (
 	"github.com/vgpud/vgpud/agent/source"
 )
 
-// controlGPU is one card.
-func (a *app) controlGPU(gpu monitor.GPU, tick *tickResult, contention metrics.Contention) control.GPU {
+// controlGPU is one card. contention is what metrics tell of watch; nil: contention is not looked for.
+func (a *app) controlGPU(gpu monitor.GPU, tick *tickResult, contention metrics.Contention, watch *watched) control.GPU {
 	view := control.GPU{UUID: gpu.UUID, Index: gpu.Index, Model: gpu.Model, MemoryTotalBytes: gpu.TotalBytes, MemoryUsedBytes: gpu.UsedBytes,
 		MemoryUsableBytes: gpu.UsableBytes, MemoryHeldBytes: gpu.HeldBytes}
 	if contention.Seen != nil {
@@ -41,8 +41,8 @@ func (a *app) controlGPU(gpu monitor.GPU, tick *tickResult, contention metrics.C
 			view.Note = cmp.Or(verdict.Blind, view.Note)
 		}
 	}
-	if a.watch != nil {
-		if change, known := a.watch.last.Load().changes[gpu.UUID]; known {
+	if watch != nil {
+		if change, known := watch.changes[gpu.UUID]; known {
 			found := change.evidence
 			view.Evidence = &control.Evidence{Time: change.at, Contended: change.contended, Resource: string(found.Resource), Victim: found.Victim,
 				Antagonist: found.Antagonist, Confidence: found.Confidence, Avg10: found.Avg10, Avg60: found.Avg60,
@@ -138,8 +138,8 @@ func controlTraffic(parts []decide.Attributed) []control.Traffic {
 }
 
 // controlSlices are what each allocation holds and does on each card.
-func (a *app) controlSlices(tick *tickResult, contention metrics.Contention) []control.Slice {
-	facts := a.sliceFacts(tick, contention)
+func (a *app) controlSlices(tick *tickResult, contention metrics.Contention, watch *watched) []control.Slice {
+	facts := a.sliceFacts(tick, contention, watch)
 	var list []control.Slice
 	for _, allocation := range tick.snapshot.Allocations {
 		for _, share := range allocation.GPUs {
@@ -185,7 +185,7 @@ type sliceFacts struct {
 	name      func(key string) string
 }
 
-func (a *app) sliceFacts(tick *tickResult, contention metrics.Contention) sliceFacts {
+func (a *app) sliceFacts(tick *tickResult, contention metrics.Contention, watch *watched) sliceFacts {
 	facts := sliceFacts{compute: map[streamID]decide.ComputeVerdict{}, concluded: map[streamID]decide.SliceContention{},
 		cuts: map[streamID]float64{}, evidence: map[string]decide.Evidence{}, verdicts: map[string]decide.AllocationVerdict{},
 		name: func(key string) string { return key }}
@@ -194,8 +194,8 @@ func (a *app) sliceFacts(tick *tickResult, contention metrics.Contention) sliceF
 			facts.compute[streamID{verdict.Key, verdict.GPUUUID}] = verdict
 		}
 	}
-	if a.watch != nil {
-		facts.rates, facts.name = a.watch.last.Load().rates, a.watch.name
+	if watch != nil {
+		facts.rates, facts.name = watch.rates, a.watch.name
 	}
 	for _, slice := range contention.Concluded.Slices {
 		facts.concluded[streamID{slice.Key, slice.GPUUUID}] = slice

@@ -283,7 +283,11 @@ func (o *outsider) view() metrics.Outside {
 	if o == nil {
 		return metrics.Outside{}
 	}
-	last := o.last.Load()
+	return o.viewOf(o.last.Load())
+}
+
+// viewOf is what metrics tell of a look.
+func (o *outsider) viewOf(last *outsideLook) metrics.Outside {
 	return metrics.Outside{On: true, Sources: last.seen.Sources, Containers: last.calls, Findings: last.findings.List, Found: last.found,
 		Unaccounted: last.findings.UnaccountedBytes, Frozen: len(o.freezer.View()),
 		Probes: probesView(last.seen.Probes)}

@@ -69,8 +69,8 @@ type watcher struct {
 	steering func() metrics.Steering
 	started  func(key string) time.Duration // when its oldest process started, CLOCK_MONOTONIC; 0: not known
 	moved    func()                         // wakes the tick
-	untold   transitions // for the tick, which knows what follows
-	now      func() time.Duration // CLOCK_MONOTONIC
+	untold   transitions                    // for the tick, which knows what follows
+	now      func() time.Duration           // CLOCK_MONOTONIC
 	wall     func() time.Time
 
 	contend contender
@@ -299,7 +299,11 @@ func (w *watcher) view() metrics.Contention {
 	if w == nil {
 		return metrics.Contention{}
 	}
-	last := w.last.Load()
+	return w.viewOf(w.last.Load())
+}
+
+// viewOf is what metrics tell of a look.
+func (w *watcher) viewOf(last *watched) metrics.Contention {
 	return metrics.Contention{On: true, Seen: last.seen, Concluded: last.concluded, Health: last.health, Moved: last.moved,
 		Looks: last.looks, Counters: w.devices != nil, Up: last.up}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -102,7 +103,7 @@ func TestBadValues(t *testing.T) {
 		{"probes", "on", "auto, full, sampled, off"}, {"witness", "shoot", "off, report, freeze, kill"}, {"witness-overhead", "5%", "unknown suffix"},
 		{"witness-overhead", "", "want e.g. 4Gi"}, {"witness-trusted-namespaces", "a,B", "name of a namespace"}, {"witness-trusted-namespaces", "a.b", "name of a namespace"},
 		{"events", "always", "auto, off"}, {"node-name", "Node_1", "name of a node"}, {"kubeconfig", "config", "absolute"},
-		{"control-socket", "vgpud.sock", "absolute"}, {"control-socket", "/" + strings.Repeat("s", 107), "107 bytes"},
+		{"control-socket", "vgpud.sock", "absolute"}, {"control-socket", "/" + strings.Repeat("s", control.LongestPath), "103 bytes"},
 		{"log-level", "loud", "debug, info"}, {"log-format", "xml", "text, json"},
 	} {
 		t.Run(test.key+"="+test.value, func(t *testing.T) {

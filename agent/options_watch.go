@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/vgpud/vgpud/agent/control"
 )
 
 // What may be done about contention.
@@ -136,20 +138,17 @@ func tellOptions() []option {
 			}
 			return pathOption(func(c *Config) *string { return &c.Kubeconfig })(c, text)
 		}},
-		{"control-socket", "/run/vgpud/vgpud.sock", "socket on which root can watch (vgpud top) and thaw; empty: none", func(c *Config, text string) error {
+		{"control-socket", control.DefaultPath, "socket on which root can watch (vgpud top) and thaw; empty: none", func(c *Config, text string) error {
 			if text == "" {
 				return nil
 			}
-			if len(text) > maxSocketPath {
-				return fmt.Errorf("want at most %d bytes: the kernel's limit for sockets", maxSocketPath)
+			if len(text) > control.LongestPath {
+				return fmt.Errorf("want at most %d bytes: the kernel's limit for sockets, less what is added while one is made", control.LongestPath)
 			}
 			return pathOption(func(c *Config) *string { return &c.ControlSocket })(c, text)
 		}},
 	}
 }
-
-// maxSocketPath is sockaddr_un's room less the final zero.
-const maxSocketPath = 107
 
 // percentOption is the rule of options that are parts in whole percent.
 func percentOption(set func(*Config, float64)) func(*Config, string) error {

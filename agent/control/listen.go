@@ -24,8 +24,8 @@ var ErrInUse = errors.New("another agent has it")
 const (
 	lockSuffix = ".lock"
 	newSuffix  = ".new"
-	// longestPath is what fits in an address with newSuffix.
-	longestPath = len(unix.RawSockaddrUnix{}.Path) - 1 - len(newSuffix)
+	// LongestPath is what fits in an address with newSuffix.
+	LongestPath = len(unix.RawSockaddrUnix{}.Path) - 1 - len(newSuffix)
 	// answerPatience is how long a socket that is there already has to accept a connection.
 	answerPatience = time.Second
 )
@@ -39,8 +39,8 @@ type socket struct {
 
 // listen makes the socket at path, and the last folder of it where it lacks.
 func listen(path string) (*socket, error) {
-	if !filepath.IsAbs(path) || len(path) > longestPath {
-		return nil, fmt.Errorf("want an absolute path of at most %d bytes", longestPath)
+	if !filepath.IsAbs(path) || len(path) > LongestPath {
+		return nil, fmt.Errorf("want an absolute path of at most %d bytes", LongestPath)
 	}
 	if err := prepareDirectory(filepath.Dir(path)); err != nil {
 		return nil, err
