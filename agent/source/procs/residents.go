@@ -25,6 +25,9 @@ import (
 // Bounds of one look, and how often things are looked at again.
 const (
 	maxResidents   = 1 << 12 // that are told of
+	maxByContainer = 1 << 8  // of one container, beside those that are named: the oldest, so that it hides nobody else's
+	metByLook      = 1 << 11 // processes that are seen for the first time, and those named
+	settledByLook  = 1 << 9  // processes of containers whose namespaces are read, and those named
 	verifiedByLook = 16      // processes whose start time is read although they do not matter, one after the other
 	scannedByLook  = 8       // processes whose descriptors are looked at, one after the other,
 	newByLook      = 32      // and new ones
@@ -49,7 +52,10 @@ type Residents struct {
 
 	known    map[int]*resident
 	spaces   map[spaceID]*space
-	verified int // how far in the list of pids start times were read
+	missed   int // processes that were not looked at, in this look
+	met      int // how far in the list of pids new ones were met, where there were too many
+	settled  int // and namespaces read
+	verified int // how far start times were
 	scanned  int // how far descriptors were
 }
 
@@ -121,7 +127,11 @@ func (r *Residents) Residents(ctx context.Context, pids []int) ([]source.Residen
 		return nil, fmt.Errorf("look at processes: %w", err)
 	}
 	r.scan(matter, now)
-	return r.tell(matter, own, now), nil
+	told := r.tell(matter, own, now)
+	if r.missed > 0 { // nothing may be concluded from the absence of a process
+		return told, fmt.Errorf("look at processes: %d were left out, as there are too many", r.missed)
+	}
+	return told, nil
 }
 
 // follow forgets who is gone and looks at who is new.
@@ -132,18 +142,43 @@ func (r *Residents) follow(all, named []int, now time.Duration) {
 			delete(r.known, pid)
 		}
 	}
-	for _, pid := range all {
-		if r.known[pid] == nil {
-			if process := r.meet(pid, now); process != nil {
-				r.known[pid] = process
-			}
+	meet := func(pid int) {
+		if process := r.meet(pid, now); process != nil {
+			r.known[pid] = process
 		}
 	}
+	for _, pid := range named {
+		if _, there := slices.BinarySearch(all, pid); there && r.known[pid] == nil {
+			meet(pid)
+		}
+	}
+	r.missed = r.inTurn(all, &r.met, metByLook, func(pid int) bool { return r.known[pid] == nil }, meet)
 	for _, pid := range named {
 		if process := r.known[pid]; process != nil {
 			process.named = true
 		}
 	}
+}
+
+// inTurn does something for those processes that need it, so many at most; the next time it begins with the first that was
+// left out. It returns how many were.
+func (r *Residents) inTurn(all []int, from *int, most int, needed func(int) bool, do func(int)) (left int) {
+	begin, done := *from, 0
+	for i := range all {
+		at := (begin + i) % len(all)
+		switch {
+		case !needed(all[at]):
+		case done < most:
+			done++
+			do(all[at])
+		default:
+			if left == 0 {
+				*from = at
+			}
+			left++
+		}
+	}
+	return left
 }
 
 // meet looks at a process for the first time; nil: it has ended meanwhile, or is not to be seen.
@@ -185,15 +220,20 @@ func (r *Residents) lookAt(all []int, own *directories, now time.Duration) (matt
 	for _, s := range r.spaces {
 		s.used = false
 	}
+	settling := func(named bool) func(int) bool {
+		return func(pid int) bool {
+			process := r.known[pid]
+			return process != nil && process.named == named && (named || process.container.ID != "") &&
+				(process.space.inode == 0 || now-process.first < settlesIn)
+		}
+	}
+	settle := func(pid int) { r.settle(pid, r.known[pid]) }
+	r.inTurn(all, new(int), len(all), settling(true), settle)
+	r.missed += r.inTurn(all, &r.settled, settledByLook, settling(false), settle)
+	byContainer := map[string]int{}
 	for _, pid := range all {
 		process := r.known[pid]
-		if process == nil || process.container.ID == "" && !process.named {
-			continue
-		}
-		if process.space.inode == 0 || now-process.first < settlesIn {
-			r.settle(pid, process)
-		}
-		if process.space.inode == 0 {
+		if process == nil || process.container.ID == "" && !process.named || process.space.inode == 0 {
 			continue
 		}
 		s := r.spaces[process.space]
@@ -208,9 +248,13 @@ func (r *Residents) lookAt(all []int, own *directories, now time.Duration) (matt
 				return nil, err
 			}
 		}
-		if process.named || len(s.keys) > 0 {
-			matter = append(matter, pid)
+		if !process.named {
+			if len(s.keys) == 0 || byContainer[process.container.ID] >= maxByContainer {
+				continue
+			}
+			byContainer[process.container.ID]++
 		}
+		matter = append(matter, pid)
 	}
 	for id, s := range r.spaces {
 		if !s.used {
@@ -219,6 +263,7 @@ func (r *Residents) lookAt(all []int, own *directories, now time.Duration) (matt
 	}
 	if len(matter) > maxResidents { // those that use a GPU come first
 		slices.SortStableFunc(matter, func(a, b int) int { return -cmp.Compare(one(r.known[a].named), one(r.known[b].named)) })
+		r.missed += len(matter) - maxResidents
 		matter = matter[:maxResidents]
 		slices.Sort(matter)
 	}
