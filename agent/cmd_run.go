@@ -17,7 +17,7 @@ import (
 // it is collected sooner. A node of 8 cards and 50 containers has some 8 MiB in use.
 const (
 	garbagePercent = 400
-	memoryLimit    = 40 << 20
+	memoryLimit    = 32 << 20
 )
 
 func newRunCommand() *cobra.Command {
