@@ -121,7 +121,7 @@ func TestContendControls(t *testing.T) {
 		"exclusive": {change: func(s *scene, _, _ *actor) { s.sharing = monitor.SharingExclusive }, holds: impossible(ResourcePCIeRX, "for itself")},
 		"MIG":       {change: func(s *scene, _, _ *actor) { s.sharing = monitor.SharingMIG }, holds: impossible(ResourcePCIeRX, "split")},
 		"time-sliced": {bad: true, change: func(s *scene, _, _ *actor) { s.sharing = monitor.SharingTimeSliced },
-			holds: impossible("", "")},
+			holds: impossible("", "containers take turns")},
 		"unknown sharing": {bad: true, change: func(s *scene, _, _ *actor) { s.sharing = monitor.SharingUnknown },
 			holds: impossible(ResourceDRAM, "how the card is shared is not known")},
 		"no GPM": {bad: true, change: func(s *scene, _, _ *actor) { s.noGPM = true }, holds: impossible(ResourceDRAM, "(GPM)")},

@@ -174,13 +174,12 @@ func TestContendIsPure(t *testing.T) {
 			seen = newFleetLook(now, look)
 		}
 		first, after := Contend(seen, policy, state)
-		other, _ := Contend(n.look(now+time.Second), policy, state)
+		_, _ = Contend(n.look(now+time.Second), policy, state)
 		_, _ = Contend(newFleetLook(now+time.Second, look), policy, after)
 		second, again := Contend(seen, policy, state)
 		if !reflect.DeepEqual(first, second) || !reflect.DeepEqual(after, again) {
 			t.Fatalf("look %d: another answer the second time", look)
 		}
-		_ = other
 		state = after
 	}
 }

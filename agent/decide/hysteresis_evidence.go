@@ -13,16 +13,17 @@ import (
 
 // Evidence is why a card counts as contended.
 type Evidence struct {
-	GPUUUID      string        `json:"gpu"`
-	Resource     Resource      `json:"resource"`
-	Victim       string        `json:"victim"`     // key of the slice that lost most in the last period
-	Antagonist   string        `json:"antagonist"` // key of who caused it; "": nobody in particular, or not known who
-	Confidence   float64       `json:"confidence"` // in that, over all of the time; 0 to 1
-	Avg10, Avg60 float64       // pressure of the victim in the last period, 0 to 1
-	DeviceRatio  float64       `json:"deviceRatio"` // how much of what the card can do was used then, 0 to 1
-	Samples      uint64        `json:"samples"`     // behind the victim's baseline
-	Since        time.Duration `json:"since"`       // when it began, CLOCK_MONOTONIC
-	Lasted       time.Duration `json:"lasted"`      // for how long it had lasted
+	GPUUUID     string        `json:"gpu"`
+	Resource    Resource      `json:"resource"`
+	Victim      string        `json:"victim"`     // key of the slice that lost most in the last period
+	Antagonist  string        `json:"antagonist"` // key of who caused it; "": nobody in particular, or not known who
+	Confidence  float64       `json:"confidence"` // in that, over all of the time; 0 to 1
+	Avg10       float64       `json:"avg10"`      // pressure of the victim in the last period, 0 to 1
+	Avg60       float64       `json:"avg60"`
+	DeviceRatio float64       `json:"deviceRatio"` // how much of what the card can do was used then, 0 to 1
+	Samples     uint64        `json:"samples"`     // behind the victim's baseline
+	Since       time.Duration `json:"since"`       // when it began, CLOCK_MONOTONIC
+	Lasted      time.Duration `json:"lasted"`      // for how long it had lasted
 }
 
 // String is the evidence for people, with allocation keys for names.
