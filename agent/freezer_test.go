@@ -109,7 +109,7 @@ func (c *cell) pid() int { return c.process.Process.Pid }
 func (c *cell) pids() (pids []int) {
 	for _, group := range c.groups {
 		text, _ := os.ReadFile(filepath.Join(group, "cgroup.procs"))
-		for _, word := range strings.FieldsSeq(string(text)) {
+		for word := range strings.FieldsSeq(string(text)) {
 			if pid, err := strconv.Atoi(word); err == nil {
 				pids = append(pids, pid)
 			}
