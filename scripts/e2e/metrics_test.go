@@ -4,8 +4,10 @@
 package e2e
 
 import (
+	"errors"
 	"bytes"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,12 +75,18 @@ func ofPod(name string) map[string]string {
 	return map[string]string{"namespace": cluster.Namespace, "pod": name, "container": containerName}
 }
 
+// readMetricsFile is the metrics file, which an agent that has just been started writes in a moment.
 func readMetricsFile(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile(metricsFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var page []byte
+	eventually(t, metricsTimeout, "the agent writes its metrics", func() (bool, string) {
+		var err error
+		page, err = os.ReadFile(metricsFile())
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return err == nil, fmt.Sprint(err)
+	})
 	return string(page)
 }
 
