@@ -4,8 +4,8 @@
 package e2e
 
 import (
-	"errors"
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
