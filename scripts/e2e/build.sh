@@ -49,9 +49,9 @@ fi
 cc=${CC:-gcc}
 flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wconversion)
 build_c() { # build_c NAME SOURCE COMPILER [FLAG...]
-  local built=$out/client/$1
-  [ "$built" -nt "client/$2" ] && [ "$built" -nt client/driver.h ] && [ "$built" -nt client/copies.h ] &&
-    [ "$built" -nt build.sh ] && return
+  local built=$out/client/$1 changed=
+  for file in "client/$2" client/*.h build.sh; do [ "$built" -nt "$file" ] || changed=1; done
+  [ -n "$changed" ] || return 0
   "${@:3}" "${flags[@]}" -o "$built" "client/$2" -ldl
 }
 build_c client client.c "$cc"
