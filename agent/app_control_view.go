@@ -17,6 +17,7 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
 // controlGPU is one card. contention is what metrics tell of watch; nil: contention is not looked for.
@@ -146,7 +147,7 @@ func (a *app) controlSlices(tick *tickResult, contention metrics.Contention, wat
 			view := control.Slice{Allocation: allocation.Key, GPUUUID: share.GPUUUID, Namespace: allocation.Owner.Namespace, Pod: allocation.Owner.Pod,
 				PodUID: allocation.Owner.PodUID, Container: allocation.Owner.Container, SliceIDs: share.SliceIDs,
 				MemoryLimitBytes: share.LimitBytes, MemoryRefusals: share.Refusals, ComputeMode: modeWord(share.Mode),
-				ShareGranted: float64(share.SharePPM) / wholePPM, ShareCeiling: float64(share.CeilingPPM) / wholePPM,
+				ShareGranted: float64(share.SharePPM) / ledger.WholePPM, ShareCeiling: float64(share.CeilingPPM) / ledger.WholePPM,
 				Pages: string(allocation.Pages), AllocationAgeSeconds: allocation.Age.Seconds()}
 			if share.Measured {
 				view.MemoryUsedBytes = &share.UsedBytes
@@ -160,9 +161,6 @@ func (a *app) controlSlices(tick *tickResult, contention metrics.Contention, wat
 	})
 	return list
 }
-
-// wholePPM is a whole GPU in the unit of shares.
-const wholePPM = 1_000_000
 
 func modeWord(mode monitor.ComputeMode) string {
 	switch mode {

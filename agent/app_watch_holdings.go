@@ -25,13 +25,12 @@ type usedTime struct {
 // add takes what was charged since the last look at the scale that is in force. The first look, and one after new pages,
 // counts from zero.
 func (u usedTime) add(tenant monitor.Tenant) usedTime {
-	const whole = 1_000_000
 	if !tenant.Known {
 		return u
 	}
 	if u.known && tenant.Charged >= u.charged {
 		delta := tenant.Charged - u.charged
-		u.used += time.Duration(float64(delta) * float64(tenant.ScalePPM) / whole)
+		u.used += time.Duration(float64(delta) * float64(tenant.ScalePPM) / ledger.WholePPM)
 	}
 	u.charged, u.waited, u.known = tenant.Charged, max(u.waited, tenant.Throttled), true
 	return u

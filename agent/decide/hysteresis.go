@@ -15,7 +15,7 @@ import (
 )
 
 // contentionPeriod is how often Contend judges, and what the first period of a streak counts for.
-const contentionPeriod = 2 * time.Second
+const contentionPeriod = pressurePeriod
 
 // longestStep is what one period counts for at most: a loop that was held up has not seen what happened meanwhile.
 const longestStep = 2 * contentionPeriod
