@@ -10,6 +10,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -160,7 +161,7 @@ func (o *outsider) look(ctx context.Context) {
 		o.announce(look.findings, look.done)
 		o.done = look.done
 	}
-	look.found = copyCounts(o.found)
+	look.found = maps.Clone(o.found)
 	o.last.Store(look)
 }
 
@@ -211,19 +212,7 @@ func statusError(status monitor.SourceStatus) error {
 	if status.Up || status.Absent {
 		return nil
 	}
-	return sourceFault(status.Error)
-}
-
-// sourceFault is a fault whose text is all that is known of it.
-type sourceFault string
-
-// Error implements error.
-func (f sourceFault) Error() string { return string(f) }
-
-func copyCounts(counts map[decide.WitnessKind]uint64) map[decide.WitnessKind]uint64 {
-	copied := make(map[decide.WitnessKind]uint64, len(counts))
-	maps.Copy(copied, counts)
-	return copied
+	return errors.New(status.Error)
 }
 
 // callsByContainer sums what the probes counted over the control groups of each container, as far as it is known whose they

@@ -167,11 +167,7 @@ func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 		if status.NotAsked {
 			continue // for the fault of another source, which is said
 		}
-		var fault error
-		if !status.Up && !status.Absent {
-			fault = errors.New(status.Error)
-		}
-		a.noted.change(a.log, subject{stage: stageObserve, source: status.Name}, fault)
+		a.noted.change(a.log, subject{stage: stageObserve, source: status.Name}, statusError(status))
 	}
 	for _, verdict := range decisions.Allocations {
 		var fault error
