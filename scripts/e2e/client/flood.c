@@ -6,9 +6,9 @@
 //   flood [OPTION=VALUE...]    as flood_options.h lists them
 //
 // Lines: ready=1 pid= when it begins; launch= at_ms= took_ms= (of the launch call) with log=1; signal=2 as soon as SIGINT
-// was answered, after which it ends with 130; sums=1 with what the first thread did so far; done=1 with the sums of a process,
-// and with the copies' or with measure= how long operations took, those of its newest that were measured. With count it waits until the GPU has
-// done all; with seconds it ends at once.
+// was answered, after which it ends with 130; sums=1 with what the first thread did so far; done=1 with the sums of a
+// process, and with the copies' or with measure= how long operations took, those of its newest that were measured. With
+// count it waits until the GPU has done all; with seconds it ends at once.
 
 #include <errno.h>
 #include <pthread.h>
