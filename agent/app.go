@@ -32,6 +32,7 @@ import (
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/events"
+	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -83,7 +84,7 @@ type app struct {
 	outside   *outsider      // nil: nobody looks from outside
 	memories  source.ProcessMemories
 	residents source.Residents
-	freezer   *freezer         // nil: nobody is frozen
+	freezer   *freezer.Freezer // nil: nobody is frozen
 	events    *events.Recorder // nil: no Events
 	control   *control.Server  // nil: no socket
 	startedAt time.Time

@@ -13,12 +13,13 @@ import (
 
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/freezer"
 )
 
 // openFreezer opens the freezer, whatever is asked for now: what an agent before this one left frozen is thawed, unless
 // freezing is still asked for. An agent whose record of that cannot be read works on, and freezes nobody.
 func (a *app) openFreezer() {
-	opened, err := openFreezer(freezerConfig{StatePath: filepath.Join(a.config.StateDir, frozenFile), Root: a.parts.procRoot,
+	opened, err := freezer.Open(freezer.Config{StatePath: filepath.Join(a.config.StateDir, frozenFile), Root: a.parts.procRoot,
 		Adopt: a.config.Witness == string(decide.WitnessFreeze), Log: a.baseLog, Now: a.parts.now})
 	a.noted.change(a.log, subject{stage: stageFreezer}, err)
 	if err != nil {
@@ -56,7 +57,7 @@ func (a *app) thaw(_ context.Context, request control.ThawRequest) (control.Thaw
 	if err := request.Validate(); err != nil {
 		return control.ThawReply{}, err
 	}
-	thawed, err := a.freezer.Thaw(request)
+	thawed, err := a.freezer.Thaw(freezer.Named(request))
 	if err == nil && len(thawed) == 0 {
 		err = fmt.Errorf("no such container: %w", control.ErrNotFrozen)
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -40,7 +41,7 @@ type outsider struct {
 	policy   decide.WitnessPolicy
 	state    decide.WitnessState
 	steering func() metrics.Steering
-	freezer  *freezer                                       // nil: nobody is frozen
+	freezer  *freezer.Freezer                               // nil: nobody is frozen
 	pods     func(context.Context) (map[string]bool, error) // that the kubelet keeps, by UID
 	tell     func(finding decide.Finding, done decide.WitnessAction)
 	now      func() time.Duration // CLOCK_MONOTONIC

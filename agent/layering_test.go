@@ -26,29 +26,31 @@ const module = "github.com/vgpud/vgpud/"
 // not listed is forbidden, so a new edge, like a new package, is a line here that somebody reads in review.
 // What is listed is used, so that the table shows the whole picture.
 var allowedImports = map[string][]string{
-	"agent":                  {"*"}, // main: app.go composes
-	"agent/source":           {},
-	"agent/source/bpfevents": {"agent/source", "bpf"},
-	"agent/source/fake":      {"agent/source"},
-	"agent/source/kubelet":   {"agent/source"},
-	"agent/source/ledger":    {"agent/source", "plugin/ledger"},
-	"agent/source/nvml":      {"agent/source", "agent/source/procs"},
-	"agent/source/pages":     {"agent/source", "limiter"},
-	"agent/source/procs":     {"agent/source"},
-	"agent/monitor":          {"agent/source"},
-	"agent/control":          {},
-	"agent/decide":           {"agent/monitor"},
-	"agent/demo":             {"plugin", "plugin/ledger", "plugin/kubelettest", "limiter"},
-	"agent/events":           {},
-	"agent/metrics":          {"agent/monitor", "agent/decide", "internal/atomicfile"},
-	"agent/top":              {"agent/control"},
-	"bpf":                    {},
-	"limiter":                {},
-	"plugin":                 {"plugin/ledger", "internal/atomicfile"},
-	"plugin/ledger":          {"internal/atomicfile"},
-	"plugin/kubelettest":     {},
-	"internal/atomicfile":    {},
-	"internal/require":       {},
+	"agent":                     {"*"}, // main: app.go composes
+	"agent/source":              {},
+	"agent/source/bpfevents":    {"agent/source", "bpf"},
+	"agent/source/fake":         {"agent/source"},
+	"agent/source/kubelet":      {"agent/source"},
+	"agent/source/ledger":       {"agent/source", "plugin/ledger"},
+	"agent/source/nvml":         {"agent/source", "agent/source/procs"},
+	"agent/source/pages":        {"agent/source", "limiter"},
+	"agent/source/procs":        {"agent/source"},
+	"agent/monitor":             {"agent/source"},
+	"agent/control":             {},
+	"agent/decide":              {"agent/monitor"},
+	"agent/demo":                {"plugin", "plugin/ledger", "plugin/kubelettest", "limiter"},
+	"agent/events":              {},
+	"agent/freezer":             {"agent/decide", "agent/source/procs", "internal/atomicfile"},
+	"agent/freezer/freezertest": {"internal/require"},
+	"agent/metrics":             {"agent/monitor", "agent/decide", "internal/atomicfile"},
+	"agent/top":                 {"agent/control"},
+	"bpf":                       {},
+	"limiter":                   {},
+	"plugin":                    {"plugin/ledger", "internal/atomicfile"},
+	"plugin/ledger":             {"internal/atomicfile"},
+	"plugin/kubelettest":        {},
+	"internal/atomicfile":       {},
+	"internal/require":          {},
 
 	"scripts/agentbench":              {"scripts/benchnode", "scripts/benchpage"},
 	"scripts/benchnode":               {"limiter", "plugin/kubelettest"},
@@ -65,7 +67,7 @@ var allowedImports = map[string][]string{
 }
 
 // testImports may be used by any test on top of the package's own row.
-var testImports = []string{"internal/require", "agent/source/fake", "plugin/kubelettest"}
+var testImports = []string{"internal/require", "agent/source/fake", "agent/freezer/freezertest", "plugin/kubelettest"}
 
 // noEffects are packages of pure functions, and the standard packages through which they would stop being pure.
 var (
@@ -169,8 +171,10 @@ func TestLayeringImports(t *testing.T) {
 
 // TestLayeringTestHelpers keeps what only tests need out of the program.
 func TestLayeringTestHelpers(t *testing.T) {
-	// `vgpud demo` walks through the protocol with the in-process kubelet, and the benchmarks' nodes have one.
-	exceptions := map[string][]string{"agent/demo": {"plugin/kubelettest"}, "scripts/benchnode": {"plugin/kubelettest"}}
+	// `vgpud demo` walks through the protocol with the in-process kubelet, and the benchmarks' nodes have one. Test rooms may
+	// need each other.
+	exceptions := map[string][]string{"agent/demo": {"plugin/kubelettest"}, "scripts/benchnode": {"plugin/kubelettest"},
+		"agent/freezer/freezertest": {"internal/require"}}
 	for _, p := range listPackages(t) {
 		for _, path := range ours(p.Imports) {
 			if slices.Contains(testImports, path) && !slices.Contains(exceptions[p.name()], path) {

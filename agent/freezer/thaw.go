@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// freezer_thaw.go lets containers go on by command.
+// thaw.go lets containers go on by command.
 
-package main
+package freezer
 
 import (
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/vgpud/vgpud/agent/control"
 )
+
+// Named says which frozen containers are meant.
+type Named struct {
+	Container  string // ID, or the only one that begins so
+	Allocation string // key
+	All        bool
+}
 
 // Thaw lets containers go on by command, and spares them as long as they live. It returns the IDs of those that were thawed;
 // none is no error, but a beginning that several have is.
-func (f *freezer) Thaw(request control.ThawRequest) (thawed []string, err error) {
+func (f *Freezer) Thaw(request Named) (thawed []string, err error) {
 	if f == nil {
 		return nil, nil
 	}
@@ -42,7 +47,7 @@ func (f *freezer) Thaw(request control.ThawRequest) (thawed []string, err error)
 }
 
 // named are the frozen containers that a request means: all, those that hold an allocation, or the one whose ID begins so.
-func (f *freezer) named(request control.ThawRequest) ([]frozenContainer, error) {
+func (f *Freezer) named(request Named) ([]frozenContainer, error) {
 	var chosen []frozenContainer
 	for _, container := range f.record.Frozen {
 		switch {

@@ -3,7 +3,7 @@
 
 // The freezer's record and what is told of it, without control groups.
 
-package main
+package freezer
 
 import (
 	"errors"
@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
-	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/freezer/freezertest"
+	"github.com/vgpud/vgpud/agent/source"
 )
 
 // inRecord is a container with this ID, in a group below root that is frozen.
@@ -89,7 +89,7 @@ func TestCrowdedContainerEndsByKill(t *testing.T) {
 		pending uint64
 		over    bool
 	}{{false, maskOf(unix.SIGTERM), true}, {true, maskOf(unix.SIGTERM), false}, {true, maskOf(unix.SIGKILL), true}, {false, maskOf(unix.SIGALRM), false}} {
-		c := inRecord(t, root, frozenID)
+		c := inRecord(t, root, freezertest.ID)
 		c.Crowded = one.crowded
 		status := filepath.Join(root, "proc/1/status")
 		err := errors.Join(os.MkdirAll(filepath.Dir(status), 0o755), os.WriteFile(status, []byte(fmt.Sprintf("Name:\tx\nShdPnd:\t%016x\n", one.pending)), 0o600))
@@ -130,24 +130,24 @@ func TestProcessesOfOneFileAreBounded(t *testing.T) {
 func TestThawNamesOne(t *testing.T) {
 	ids := []string{"3f2a9c" + strings.Repeat("0", 58), "3f2b" + strings.Repeat("0", 60), strings.Repeat("c", 64)}
 	for _, one := range []struct {
-		request control.ThawRequest
+		request Named
 		want    []string
 		fault   string
 	}{
-		{control.ThawRequest{Container: "3f2a9c"}, ids[:1], ""},
-		{control.ThawRequest{Container: "c"}, ids[2:], ""},
-		{control.ThawRequest{Container: ids[1]}, ids[1:2], ""},
-		{control.ThawRequest{Container: "3f2"}, nil, ids[0] + ", " + ids[1]},
-		{control.ThawRequest{Container: "f2a9c"}, nil, ""},
-		{control.ThawRequest{Container: "k1"}, nil, ""}, // an allocation
-		{control.ThawRequest{Allocation: "k1"}, ids[:2], ""},
-		{control.ThawRequest{Allocation: "k"}, nil, ""},
-		{control.ThawRequest{All: true}, ids, ""},
+		{Named{Container: "3f2a9c"}, ids[:1], ""},
+		{Named{Container: "c"}, ids[2:], ""},
+		{Named{Container: ids[1]}, ids[1:2], ""},
+		{Named{Container: "3f2"}, nil, ids[0] + ", " + ids[1]},
+		{Named{Container: "f2a9c"}, nil, ""},
+		{Named{Container: "k1"}, nil, ""}, // an allocation
+		{Named{Allocation: "k1"}, ids[:2], ""},
+		{Named{Allocation: "k"}, nil, ""},
+		{Named{All: true}, ids, ""},
 	} {
 		f := newFreezerTest(t)
-		f.freezer.config.Root = t.TempDir()
-		f.record.Frozen = []frozenContainer{inRecord(t, f.freezer.config.Root, ids[0], "k1"), inRecord(t, f.freezer.config.Root, ids[1], "k1"),
-			inRecord(t, f.freezer.config.Root, ids[2], "k2")}
+		f.Freezer.config.Root = t.TempDir()
+		f.record.Frozen = []frozenContainer{inRecord(t, f.Freezer.config.Root, ids[0], "k1"), inRecord(t, f.Freezer.config.Root, ids[1], "k1"),
+			inRecord(t, f.Freezer.config.Root, ids[2], "k2")}
 		f.publish()
 		thawed, err := f.Thaw(one.request)
 		if !slices.Equal(thawed, one.want) || (err != nil) != (one.fault != "") || err != nil && !strings.Contains(err.Error(), one.fault) {
@@ -162,18 +162,18 @@ func TestThawNamesOne(t *testing.T) {
 // The list of who is frozen waits for nobody who works on it.
 func TestFreezerViewDoesNotWait(t *testing.T) {
 	f := newFreezerTest(t)
-	f.record.Frozen = []frozenContainer{{ID: frozenID}}
+	f.record.Frozen = []frozenContainer{{ID: freezertest.ID}}
 	f.publish()
 	f.mu.Lock() // as while a container that takes seconds is frozen
 	defer f.mu.Unlock()
-	if views := f.View(); len(views) != 1 || views[0].Container != frozenID {
+	if views := f.View(); len(views) != 1 || views[0].Container != freezertest.ID {
 		t.Errorf("%+v", views)
 	}
 }
 
 // orderOf is an order about a container that has no control group.
 func orderOf(id string) decide.WitnessOrder {
-	return decide.WitnessOrder{Action: decide.WitnessFreeze, Container: monitor.Container{ID: id}, PID: 1 << 22}
+	return decide.WitnessOrder{Action: decide.WitnessFreeze, Container: source.Container{ID: id}, PID: 1 << 22}
 }
 
 // Faults with containers that have gone are not kept.
@@ -211,55 +211,5 @@ func TestFreezerTakesTurns(t *testing.T) {
 	f.first = "gone"
 	if again := f.turn(orders); again[0].Container.ID != "a" {
 		t.Errorf("%+v", again)
-	}
-}
-
-// What is told and shown is what was done, not what was asked for.
-func TestWhatWasDoneIsTold(t *testing.T) {
-	script, _ := counter(t)
-	c := newCell(t, false, frozenID, script)
-	f := newFreezerTest(t)
-	sure := c.order(decide.WitnessFreeze)
-	sure.Finding.ContainerID = frozenID
-	doubtful := decide.Finding{Kind: decide.WitnessReplacedFile, ContainerID: "d"} // no order follows from it
-	failing := decide.Finding{Kind: decide.WitnessNoSlot, ContainerID: "e"}
-	var told []string
-	o := &outsider{freezer: f.freezer, pods: keptPods(frozenPod), tell: func(finding decide.Finding, done decide.WitnessAction) {
-		told = append(told, finding.ContainerID[:1]+" "+string(done))
-	}}
-	look := func(findings decide.Findings) {
-		done := o.act(t.Context(), findings)
-		o.announce(findings, done)
-		o.done = done
-	}
-	all := []decide.Finding{sure.Finding, doubtful, failing}
-	look(decide.Findings{List: all, Begun: all, Orders: []decide.WitnessOrder{orderOf("e")}})
-	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure, orderOf("e")}}) // it can be frozen only now
-	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure, orderOf("e")}})
-	if want := []string{"c report", "d report", "e report", "c freeze"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q\n%s", told, want, f.log)
-	}
-	// Who was thawed by command is spared, and that is shown.
-	if _, err := f.Thaw(control.ThawRequest{All: true}); err != nil {
-		t.Fatal(err)
-	}
-	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure}})
-	if done := whatWasDone(o.done, sure.Finding); done != decide.WitnessReport {
-		t.Errorf("spared: %s", done)
-	}
-	// A kill stays said while the finding does.
-	killed := newCell(t, false, strings.Repeat("a", 64), "exec sleep 1000")
-	order := killed.order(decide.WitnessKill)
-	order.Finding.ContainerID, order.Container.ID = killed.id, killed.id
-	told = nil
-	one := []decide.Finding{order.Finding}
-	look(decide.Findings{List: one, Begun: one, Orders: []decide.WitnessOrder{order}})
-	look(decide.Findings{List: one})
-	if !slices.Equal(told, []string{"a kill"}) || whatWasDone(o.done, order.Finding) != decide.WitnessKill {
-		t.Errorf("told %q, done %v\n%s", told, o.done, f.log)
-	}
-	look(decide.Findings{})
-	if len(o.done) != 0 {
-		t.Errorf("%v is kept of what is over", o.done)
 	}
 }

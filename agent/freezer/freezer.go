@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// freezer.go stops containers on the witness' orders, and lets them go on: when the kubelet wants them gone, for a stopped
-// process cannot end; when their pod is gone; by command; and when the agent stops. What is frozen is on disk before it is, so
-// that an agent that was killed leaves nothing frozen that the next one does not know of. Kills are carried out here, too.
+// Package freezer stops containers on the witness' orders, and lets them go on: when the kubelet wants them gone, for a
+// stopped process cannot end; when their pod is gone; by command; and when the agent stops. What is frozen is on disk before
+// it is, so that an agent that was killed leaves nothing frozen that the next one does not know of. Kills are carried out
+// here, too.
 //
-// freezer_group.go does it to one control group; freezer_record.go is what is on disk.
-
-package main
+// group.go does it to one control group, record.go is what is on disk, thaw.go what somebody asks for.
+package freezer
 
 import (
 	"cmp"
@@ -32,8 +32,8 @@ const (
 	applyFor = 4 * time.Second
 )
 
-// freezerConfig is what the freezer is made with.
-type freezerConfig struct {
+// Config is what the freezer is made with.
+type Config struct {
 	StatePath string // of its record
 	Root      string // of proc and sys
 	Adopt     bool   // what an agent before this one froze stays so; else it is thawed
@@ -41,8 +41,8 @@ type freezerConfig struct {
 	Now       func() time.Time
 }
 
-// frozenView is what is told of a frozen container.
-type frozenView struct {
+// Frozen is what is told of a frozen container.
+type Frozen struct {
 	Container            string // its ID
 	Allocations          []string
 	Namespace, Pod, Name string
@@ -50,9 +50,9 @@ type frozenView struct {
 	Why                  string
 }
 
-// freezer keeps who is frozen. It is safe for concurrent use. A nil one freezes nobody.
-type freezer struct {
-	config freezerConfig
+// Freezer keeps who is frozen. It is safe for concurrent use. A nil one freezes nobody.
+type Freezer struct {
+	config Config
 	log    *slog.Logger
 
 	mu     sync.Mutex
@@ -61,13 +61,13 @@ type freezer struct {
 	said   map[string]string    // the last fault with a container that is ordered or frozen
 	first  string               // the container that the next round begins with; "": any
 
-	frozen atomic.Pointer[[]frozenView] // the record for others, who never wait; nil: nobody
+	frozen atomic.Pointer[[]Frozen] // the record for others, who never wait; nil: nobody
 }
 
-// openFreezer reads the record, and freezes again or thaws what is on it. A record that cannot be read is an error: somebody
+// Open reads the record, and freezes again or thaws what is on it. A record that cannot be read is an error: somebody
 // may be frozen, and nobody would know.
-func openFreezer(config freezerConfig) (*freezer, error) {
-	f := &freezer{config: config, log: config.Log.With("component", "freezer"), alone: map[string]time.Time{}, said: map[string]string{}}
+func Open(config Config) (*Freezer, error) {
+	f := &Freezer{config: config, log: config.Log.With("component", "freezer"), alone: map[string]time.Time{}, said: map[string]string{}}
 	record, err := readFrozen(config.StatePath)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func openFreezer(config freezerConfig) (*freezer, error) {
 // Apply carries orders out, and returns what has been done to whom, by container ID: who is frozen now, and who was killed by
 // this call. What is done already is not done again. A fault is logged once, and tried again at the next order. It takes
 // applyFor and one order more at most.
-func (f *freezer) Apply(orders []decide.WitnessOrder) map[string]decide.WitnessAction {
+func (f *Freezer) Apply(orders []decide.WitnessOrder) map[string]decide.WitnessAction {
 	if f == nil {
 		return nil
 	}
@@ -132,7 +132,7 @@ func (f *freezer) Apply(orders []decide.WitnessOrder) map[string]decide.WitnessA
 }
 
 // turn lets those begin that the last round did not come to.
-func (f *freezer) turn(orders []decide.WitnessOrder) []decide.WitnessOrder {
+func (f *Freezer) turn(orders []decide.WitnessOrder) []decide.WitnessOrder {
 	at := slices.IndexFunc(orders, func(order decide.WitnessOrder) bool { return order.Container.ID == f.first })
 	f.first = ""
 	if at < 0 {
@@ -142,7 +142,7 @@ func (f *freezer) turn(orders []decide.WitnessOrder) []decide.WitnessOrder {
 }
 
 // unsay forgets faults with containers of which nothing is wanted any more.
-func (f *freezer) unsay(orders []decide.WitnessOrder) {
+func (f *Freezer) unsay(orders []decide.WitnessOrder) {
 	wanted := map[string]bool{}
 	for _, order := range orders {
 		wanted[order.Container.ID] = true
@@ -151,7 +151,7 @@ func (f *freezer) unsay(orders []decide.WitnessOrder) {
 }
 
 // tell logs the fault of an order, unless it was the same before.
-func (f *freezer) tell(order decide.WitnessOrder, err error) {
+func (f *Freezer) tell(order decide.WitnessOrder, err error) {
 	id := order.Container.ID
 	if err == nil {
 		delete(f.said, id)
@@ -164,17 +164,17 @@ func (f *freezer) tell(order decide.WitnessOrder, err error) {
 	}
 }
 
-func (f *freezer) at(id string) int {
+func (f *Freezer) at(id string) int {
 	return slices.IndexFunc(f.record.Frozen, func(c frozenContainer) bool { return c.ID == id })
 }
 
 // isLeftAlone says whether a container is not to be touched.
-func (f *freezer) isLeftAlone(id string) bool {
+func (f *Freezer) isLeftAlone(id string) bool {
 	_, spared := f.record.Spared[id]
 	return spared || f.config.Now().Before(f.alone[id])
 }
 
-func (f *freezer) freeze(order decide.WitnessOrder, until time.Time) error {
+func (f *Freezer) freeze(order decide.WitnessOrder, until time.Time) error {
 	id := order.Container.ID
 	if f.at(id) >= 0 || f.isLeftAlone(id) {
 		return nil
@@ -204,7 +204,7 @@ func (f *freezer) freeze(order decide.WitnessOrder, until time.Time) error {
 }
 
 // kill says whether a process was ended.
-func (f *freezer) kill(order decide.WitnessOrder) (bool, error) {
+func (f *Freezer) kill(order decide.WitnessOrder) (bool, error) {
 	id := order.Container.ID
 	if f.isLeftAlone(id) {
 		return false, nil
@@ -222,7 +222,7 @@ func (f *freezer) kill(order decide.WitnessOrder) (bool, error) {
 }
 
 // release thaws a container and forgets it; the record is not written yet.
-func (f *freezer) release(id, why string) {
+func (f *Freezer) release(id, why string) {
 	at := f.at(id)
 	if at < 0 {
 		return
@@ -243,7 +243,7 @@ func (f *freezer) release(id, why string) {
 
 // Tend thaws those whose time has come. pods says which pods the kubelet keeps, by UID; it is asked only while somebody is
 // frozen.
-func (f *freezer) Tend(ctx context.Context, pods func(context.Context) (map[string]bool, error)) {
+func (f *Freezer) Tend(ctx context.Context, pods func(context.Context) (map[string]bool, error)) {
 	if f == nil {
 		return
 	}
@@ -275,7 +275,7 @@ func (f *freezer) Tend(ctx context.Context, pods func(context.Context) (map[stri
 }
 
 // forget drops what is known of containers that are gone.
-func (f *freezer) forget() (changed bool) {
+func (f *Freezer) forget() (changed bool) {
 	for id, group := range f.record.Spared {
 		if !group.exists(f.config.Root) {
 			delete(f.record.Spared, id)
@@ -292,7 +292,7 @@ func (f *freezer) forget() (changed bool) {
 }
 
 // View lists who is frozen, the longest first. It waits for nobody, and the list is not changed any more.
-func (f *freezer) View() []frozenView {
+func (f *Freezer) View() []Frozen {
 	if f == nil {
 		return nil
 	}
@@ -303,20 +303,20 @@ func (f *freezer) View() []frozenView {
 }
 
 // publish makes the record known to View.
-func (f *freezer) publish() {
-	views := make([]frozenView, 0, len(f.record.Frozen))
+func (f *Freezer) publish() {
+	views := make([]Frozen, 0, len(f.record.Frozen))
 	for _, c := range f.record.Frozen {
-		views = append(views, frozenView{Container: c.ID, Allocations: slices.Clone(c.Allocations), Namespace: c.Namespace, Pod: c.Pod, Name: c.Name,
+		views = append(views, Frozen{Container: c.ID, Allocations: slices.Clone(c.Allocations), Namespace: c.Namespace, Pod: c.Pod, Name: c.Name,
 			Since: c.Since, Why: c.Why})
 	}
-	slices.SortStableFunc(views, func(a, b frozenView) int {
+	slices.SortStableFunc(views, func(a, b Frozen) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Container, b.Container))
 	})
 	f.frozen.Store(&views)
 }
 
 // Close thaws everybody: without an agent nobody would when the kubelet wants them gone. It may be called again.
-func (f *freezer) Close(context.Context) error {
+func (f *Freezer) Close(context.Context) error {
 	if f == nil {
 		return nil
 	}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// freezer_record.go is the record of who is frozen: what is known of each, and the file that outlives the agent. Nothing that
+// record.go is the record of who is frozen: what is known of each, and the file that outlives the agent. Nothing that
 // a container does makes it larger than what is read back.
 
-package main
+package freezer
 
 import (
 	"encoding/json"
@@ -79,7 +79,7 @@ func readFrozen(path string) (record frozenRecord, err error) {
 }
 
 // write puts the record on disk. One that could not be read back is not written.
-func (f *freezer) write() error {
+func (f *Freezer) write() error {
 	text, err := json.MarshalIndent(f.record, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write who is frozen: %w", err)

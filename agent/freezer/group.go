@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// freezer_group.go stops, lets go on, and ends the processes of one container, by its control group: by the freezer of cgroup
+// group.go stops, lets go on, and ends the processes of one container, by its control group: by the freezer of cgroup
 // v1 where there is one, else by cgroup.freeze of v2. Groups that a container has made below its own are stopped with it.
 
-package main
+package freezer
 
 import (
 	"bufio"
