@@ -107,5 +107,5 @@ func emulatedArm64(word uint32) bool {
 		word&0x7e000000 == 0x34000000 || // cbz, cbnz
 		word&0x7e000000 == 0x36000000 || // tbz, tbnz
 		word&0x1f000000 == 0x10000000 || // adr, adrp
-		word&0x3f000000 == 0x18000000 || word&0xff000000 == 0x98000000 // ldr, ldrsw of a literal
+		word&0xbf000000 == 0x18000000 || word&0xff000000 == 0x98000000 // ldr, ldrsw of a literal
 }

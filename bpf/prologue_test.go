@@ -51,6 +51,7 @@ func TestProbeOffset(t *testing.T) {
 		{"paciasp signs the return address", "arm64", "3f2303d5 00000014", 0, false},
 		{"stp", "arm64", "fd7bbfa9", 0, false},
 		{"mov", "arm64", "00008052", 0, false},
+		{"prefetch of a literal, which the kernel refuses", "arm64", "400000d8", 0, false},
 		{"cut", "arm64", "0000", 0, false},
 		{"of a machine nobody knows", "riscv64", "00000014", 0, false},
 	} {
