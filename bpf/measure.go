@@ -60,11 +60,8 @@ type dryRun struct {
 	step    placed
 }
 
-func openDryRun() (*dryRun, error) {
-	code, stepped, err := dryCode()
-	if err != nil {
-		return nil, err
-	}
+// mapCode makes a file of code, a page long, that is mapped to execute.
+func mapCode(code []byte) (*dryRun, error) {
 	fd, err := unix.MemfdCreate("vgpud-probe-cost", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("make file of code: %w", err)
@@ -78,6 +75,18 @@ func openDryRun() (*dryRun, error) {
 	if err != nil {
 		d.close()
 		return nil, fmt.Errorf("map code: %w", err)
+	}
+	return d, nil
+}
+
+func openDryRun() (*dryRun, error) {
+	code, stepped, err := dryCode()
+	if err != nil {
+		return nil, err
+	}
+	d, err := mapCode(code)
+	if err != nil {
+		return nil, err
 	}
 	at, emulated := probeOffset(code[driverLike:driverLike+prologueBytes], runtime.GOARCH)
 	if !emulated {
