@@ -59,7 +59,7 @@ type parts struct {
 	devices    source.Devices
 	memories   source.ProcessMemories
 	health     *decide.HealthPolicy // nil: of the configuration
-	contend    contender            // nil: decide.Contend
+	contend    contender            // nil: contention.Judge
 	procRoot   string               // "": "/"
 	mountPages func(string) error   // nil: a tmpfs of bounded size
 	timing     plugin.Timing        // of the registration

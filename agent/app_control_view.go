@@ -14,6 +14,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -91,18 +92,18 @@ func controlFigure(figure monitor.Figure) *control.Figure {
 }
 
 // controlConcluded fills what decide made of a card's traffic: parts are of what the card can do, as decide knows it.
-func controlConcluded(view *control.GPU, found decide.GPUContention) {
+func controlConcluded(view *control.GPU, found contention.GPU) {
 	for _, part := range found.Device {
 		if !part.Known {
 			continue
 		}
-		to, period := map[decide.Resource]**control.Figure{decide.ResourceDRAM: &view.DRAMRatio, decide.ResourcePCIeRX: &view.PCIeRXRatio,
-			decide.ResourcePCIeTX: &view.PCIeTXRatio}[part.Resource], 0.0
+		to, period := map[contention.Resource]**control.Figure{contention.ResourceDRAM: &view.DRAMRatio, contention.ResourcePCIeRX: &view.PCIeRXRatio,
+			contention.ResourcePCIeTX: &view.PCIeTXRatio}[part.Resource], 0.0
 		if to == nil {
 			continue
 		}
-		if of := map[decide.Resource]*control.Figure{decide.ResourceDRAM: view.DRAMRatio, decide.ResourcePCIeRX: view.PCIeRXBytesPerSec,
-			decide.ResourcePCIeTX: view.PCIeTXBytesPerSec}[part.Resource]; of != nil {
+		if of := map[contention.Resource]*control.Figure{contention.ResourceDRAM: view.DRAMRatio, contention.ResourcePCIeRX: view.PCIeRXBytesPerSec,
+			contention.ResourcePCIeTX: view.PCIeTXBytesPerSec}[part.Resource]; of != nil {
 			period = of.PeriodSeconds
 		}
 		*to = &control.Figure{Value: part.Part, PeriodSeconds: period}
@@ -115,8 +116,8 @@ func controlConcluded(view *control.GPU, found decide.GPUContention) {
 	view.Note = cmp.Or(view.Note, found.Note)
 }
 
-func controlPressures(pressures map[decide.Resource]decide.Pressure) []control.Pressure {
-	averages := func(of decide.Averages) control.Averages {
+func controlPressures(pressures map[contention.Resource]contention.Pressure) []control.Pressure {
+	averages := func(of contention.Averages) control.Averages {
 		return control.Averages{Avg10: of.Avg10, Avg60: of.Avg60, Avg300: of.Avg300, TotalSeconds: of.Total.Seconds()}
 	}
 	var list []control.Pressure
@@ -126,7 +127,7 @@ func controlPressures(pressures map[decide.Resource]decide.Pressure) []control.P
 	return list
 }
 
-func controlTraffic(parts []decide.Attributed) []control.Traffic {
+func controlTraffic(parts []contention.Attributed) []control.Traffic {
 	var list []control.Traffic
 	for _, part := range parts {
 		one := control.Traffic{Resource: string(part.Resource), Known: part.Known, Confidence: part.Confidence, Why: part.Why}
@@ -176,15 +177,15 @@ func modeWord(mode monitor.ComputeMode) string {
 type sliceFacts struct {
 	compute   map[streamID]decide.ComputeVerdict
 	rates     map[streamID]streamRates
-	concluded map[streamID]decide.SliceContention
+	concluded map[streamID]contention.Slice
 	cuts      map[streamID]float64
 	evidence  map[string]decide.Evidence // of contended cards
 	verdicts  map[string]decide.AllocationVerdict
 	name      func(key string) string
 }
 
-func (a *app) sliceFacts(tick *tickResult, contention metrics.Contention, watch *watched) sliceFacts {
-	facts := sliceFacts{compute: map[streamID]decide.ComputeVerdict{}, concluded: map[streamID]decide.SliceContention{},
+func (a *app) sliceFacts(tick *tickResult, judged metrics.Contention, watch *watched) sliceFacts {
+	facts := sliceFacts{compute: map[streamID]decide.ComputeVerdict{}, concluded: map[streamID]contention.Slice{},
 		cuts: map[streamID]float64{}, evidence: map[string]decide.Evidence{}, verdicts: map[string]decide.AllocationVerdict{},
 		name: func(key string) string { return key }}
 	if a.steer != nil {
@@ -195,13 +196,13 @@ func (a *app) sliceFacts(tick *tickResult, contention metrics.Contention, watch 
 	if watch != nil {
 		facts.rates, facts.name = watch.rates, a.watch.name
 	}
-	for _, slice := range contention.Concluded.Slices {
+	for _, slice := range judged.Concluded.Slices {
 		facts.concluded[streamID{slice.Key, slice.GPUUUID}] = slice
 	}
-	for _, cut := range contention.Health.Cuts {
+	for _, cut := range judged.Health.Cuts {
 		facts.cuts[streamID{cut.Key, cut.GPUUUID}] = cut.Factor
 	}
-	for _, verdict := range contention.Health.GPUs {
+	for _, verdict := range judged.Health.GPUs {
 		if verdict.Contended {
 			facts.evidence[verdict.UUID] = verdict.Evidence
 		}

@@ -2,7 +2,7 @@
 // Copyright The vgpud Authors
 
 // app_watch.go watches contention: once a second it looks at the counters of all cards and at the traffic that the
-// containers' pages tell of, five times a second at the cards that decide asks for; decide.Contend says who slows whom,
+// containers' pages tell of, five times a second at the cards that decide asks for; contention.Judge says who slows whom,
 // decide.JudgeContention whether a card is contended. One goroutine beside tick and steering. It waits for the driver no
 // longer than its sampler's patience; what the driver does not tell is missing from the look, which is made all the same.
 // The tick takes the verdicts, steering takes the cuts.
@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -38,7 +39,7 @@ const (
 // watched is what the last look came to. Nobody changes it.
 type watched struct {
 	seen      *monitor.Contention // of all cards, those of older looks included
-	concluded decide.Contention
+	concluded contention.Result
 	health    decide.HealthVerdicts
 	moved     map[metrics.Move]uint64     // transitions since the agent started
 	changes   map[string]contentionChange // the newest of each card
@@ -54,8 +55,8 @@ type contentionChange struct {
 	evidence  decide.Evidence
 }
 
-// contender concludes from a look; see decide.Contend.
-type contender func(*monitor.Contention, decide.ContentionPolicy, decide.ContentionState) (decide.Contention, decide.ContentionState)
+// contender concludes from a look; see contention.Judge.
+type contender func(*monitor.Contention, contention.Policy, contention.State) (contention.Result, contention.State)
 
 // streamID names an allocation on a GPU.
 type streamID struct{ key, gpuUUID string }
@@ -74,8 +75,8 @@ type watcher struct {
 	wall     func() time.Time
 
 	contend contender
-	policy  decide.ContentionPolicy
-	state   decide.ContentionState
+	policy  contention.Policy
+	state   contention.State
 	health  decide.HealthPolicy
 	verdict decide.HealthState
 	record  *healthRecord // nil: verdicts are not kept
@@ -100,7 +101,7 @@ func (a *app) newWatcher() *watcher {
 	a.onClose(func(context.Context) error { return traffics.Close() })
 	w := &watcher{log: a.baseLog.With("component", "watch"), books: a.books, traffics: traffics, devices: a.devices,
 		steering: func() metrics.Steering { return metrics.Steering{} }, started: a.processStarted, moved: a.hurryTick, now: limiter.MonotonicNow,
-		contend: decide.Contend, policy: decide.DefaultContentionPolicy(), health: healthPolicy(a.config),
+		contend: contention.Judge, policy: contention.DefaultPolicy(), health: healthPolicy(a.config),
 		record: newHealthRecord(filepath.Join(a.config.StateDir, healthFile), a.parts.now),
 		used:   map[streamID]usedTime{}, cards: map[string]source.DeviceSample{}, at: map[streamID]monitor.Stream{},
 		rates: map[streamID]streamRates{}, counts: map[metrics.Move]uint64{}, changes: map[string]contentionChange{}, wall: a.parts.now}
@@ -255,7 +256,7 @@ func keysOn(holdings []monitor.Holding, devices []source.DeviceSample) []string 
 }
 
 // publish makes the look known to the other loops. What a quick look did not see stays as it was.
-func (w *watcher) publish(seen *monitor.Contention, concluded decide.Contention, health decide.HealthVerdicts, all, up bool) {
+func (w *watcher) publish(seen *monitor.Contention, concluded contention.Result, health decide.HealthVerdicts, all, up bool) {
 	for _, transition := range health.Transitions {
 		w.counts[metrics.Move{GPUUUID: transition.UUID, Kind: transition.Kind}]++
 		if transition.Kind == decide.TransitionContended || transition.Kind == decide.TransitionRecovered {

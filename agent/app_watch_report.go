@@ -9,6 +9,7 @@ import (
 	"math"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/source"
 )
 
@@ -16,7 +17,7 @@ import (
 const settledAfter = 5
 
 // report logs changes.
-func (w *watcher) report(concluded decide.Contention, health decide.HealthVerdicts) {
+func (w *watcher) report(concluded contention.Result, health decide.HealthVerdicts) {
 	for _, transition := range health.Transitions {
 		attributes := append([]any{"gpu", transition.UUID}, w.contentionEvidence(transition.Evidence)...)
 		attributes = append(attributes, "reason", transition.Reason)

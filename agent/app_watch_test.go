@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -47,22 +48,22 @@ func (q *quarrel) last() *monitor.Contention {
 	return q.seen
 }
 
-func (q *quarrel) contend(seen *monitor.Contention, _ decide.ContentionPolicy, state decide.ContentionState) (decide.Contention, decide.ContentionState) {
+func (q *quarrel) contend(seen *monitor.Contention, _ contention.Policy, state contention.State) (contention.Result, contention.State) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.seen = seen
-	concluded := decide.Contention{Next: time.Second, Period: true, Quick: q.quick}
+	concluded := contention.Result{Next: time.Second, Period: true, Quick: q.quick}
 	for _, device := range seen.Devices {
-		concluded.GPUs = append(concluded.GPUs, decide.GPUContention{UUID: device.GPUUUID, Possible: []decide.Resource{decide.ResourcePCIeRX}})
+		concluded.GPUs = append(concluded.GPUs, contention.GPU{UUID: device.GPUUUID, Possible: []contention.Resource{contention.ResourcePCIeRX}})
 	}
 	for _, stream := range seen.Streams {
-		slice := decide.SliceContention{Key: stream.Key, GPUUUID: stream.GPUUUID}
-		strain := decide.Strain{Resource: decide.ResourcePCIeRX, Samples: 100}
+		slice := contention.Slice{Key: stream.Key, GPUUUID: stream.GPUUUID}
+		strain := contention.Strain{Resource: contention.ResourcePCIeRX, Samples: 100}
 		if stream.GPUUUID == q.card && stream.Key != q.antagonist {
 			strain.Avg10, strain.Avg60, strain.Saturated, strain.CoActive = 0.6, 0.5, true, true
 			strain.DeviceRatio, strain.Antagonist, strain.Confidence = 0.95, q.antagonist, 0.9
 		}
-		slice.Strain = []decide.Strain{strain}
+		slice.Strain = []contention.Strain{strain}
 		concluded.Slices = append(concluded.Slices, slice)
 	}
 	return concluded, state

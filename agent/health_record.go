@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/internal/atomicfile"
 )
@@ -100,7 +101,7 @@ func (w *watcher) restore() {
 	state, err := w.record.read(now)
 	w.noted.change(w.log, subject{stage: stageRecall}, err)
 	w.verdict = state
-	health, _ := decide.JudgeContention(decide.Contention{}, w.health, state, now)
+	health, _ := decide.JudgeContention(contention.Result{}, w.health, state, now)
 	w.last.Store(&watched{seen: &monitor.Contention{}, health: health})
 }
 

@@ -37,12 +37,11 @@ var allowedImports = map[string][]string{
 	"agent/source/procs":        {"agent/source"},
 	"agent/monitor":             {"agent/source"},
 	"agent/control":             {},
-	"agent/decide":              {"agent/monitor"},
 	"agent/demo":                {"plugin", "plugin/ledger", "plugin/kubelettest", "limiter"},
 	"agent/events":              {},
 	"agent/freezer":             {"agent/decide", "agent/source/procs", "internal/atomicfile"},
 	"agent/freezer/freezertest": {"internal/require"},
-	"agent/metrics":             {"agent/monitor", "agent/decide", "internal/atomicfile"},
+	"agent/metrics":             {"agent/monitor", "agent/decide", "agent/decide/contention", "internal/atomicfile"},
 	"agent/top":                 {"agent/control"},
 	"bpf":                       {},
 	"limiter":                   {},
@@ -52,6 +51,10 @@ var allowedImports = map[string][]string{
 	"internal/atomicfile":       {},
 	"internal/require":          {},
 
+	// Decide and its rooms.
+	"agent/decide":            {"agent/monitor", "agent/decide/contention"},
+	"agent/decide/contention": {"agent/monitor"},
+
 	"scripts/agentbench":              {"scripts/benchnode", "scripts/benchpage"},
 	"scripts/benchnode":               {"limiter", "plugin/kubelettest"},
 	"scripts/benchpage":               {},
@@ -59,7 +62,7 @@ var allowedImports = map[string][]string{
 	"scripts/computebench/scene":      {},
 	"scripts/computebench/virtual":    {"agent/decide", "agent/monitor", "agent/source", "limiter", "scripts/computebench/scene"},
 	"scripts/computetest":             {}, // tests alone
-	"scripts/contentionbench":         {"agent/control", "agent/decide", "agent/monitor", "limiter", "scripts/benchnode", "scripts/benchpage", "scripts/contentionbench/scene", "scripts/contentionbench/virtual"},
+	"scripts/contentionbench":         {"agent/control", "agent/decide", "agent/decide/contention", "agent/monitor", "limiter", "scripts/benchnode", "scripts/benchpage", "scripts/contentionbench/scene", "scripts/contentionbench/virtual"},
 	"scripts/contentionbench/scene":   {},
 	"scripts/contentionbench/virtual": {"agent/monitor", "agent/source", "scripts/contentionbench/scene"},
 	"scripts/gendocs":                 {},
@@ -71,7 +74,7 @@ var testImports = []string{"internal/require", "agent/source/fake", "agent/freez
 
 // noEffects are packages of pure functions, and the standard packages through which they would stop being pure.
 var (
-	noEffects = []string{"agent/decide", "agent/monitor"}
+	noEffects = []string{"agent/decide", "agent/decide/contention", "agent/monitor"}
 	effects   = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "os/exec", "syscall", "math/rand", "math/rand/v2"}
 )
 
@@ -149,7 +152,7 @@ func TestLayeringImports(t *testing.T) {
 			}
 		}
 		for _, path := range ours(slices.Concat(p.TestImports, p.XTestImports)) {
-			isValues := path == "agent/source" // what monitor's values are made of
+			isValues := path == "agent/source" || path == "agent/monitor" // what looks and what is concluded from them are made of
 			if path != name && !slices.Contains(allowed, path) && !slices.Contains(testImports, path) && !isValues {
 				t.Errorf("tests of %s import %s", name, path)
 			}

@@ -27,6 +27,13 @@ type SteerPolicy struct {
 	Cuts []Cut
 }
 
+// Cut says that an allocation is to have less of a GPU's time than it is granted.
+type Cut struct {
+	Key, GPUUUID string
+	Factor       float64       // part of its share that it keeps, 0 to 1
+	Until        time.Duration // CLOCK_MONOTONIC
+}
+
 // DefaultSteerPolicy is what the agent uses.
 func DefaultSteerPolicy() SteerPolicy {
 	return SteerPolicy{Round: 20 * time.Millisecond, Rest: 100 * time.Millisecond, Active: 30 * time.Millisecond,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -30,7 +31,7 @@ func cards(held ...int) *monitor.Snapshot {
 }
 
 func contendedCard(uuid string, since time.Duration, avg60 float64) ContentionVerdict {
-	return ContentionVerdict{UUID: uuid, Contended: true, Since: since, Evidence: Evidence{GPUUUID: uuid, Resource: ResourceDRAM,
+	return ContentionVerdict{UUID: uuid, Contended: true, Since: since, Evidence: Evidence{GPUUUID: uuid, Resource: contention.ResourceDRAM,
 		Victim: "victim", Antagonist: "antagonist", Confidence: 0.8, Avg10: avg60, Avg60: avg60}}
 }
 

@@ -12,16 +12,15 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/vgpud/vgpud/agent/decide/contention"
 )
 
-// contentionPeriod is how often Contend judges, and what the first period of a streak counts for.
-const contentionPeriod = pressurePeriod
-
 // longestStep is what one period counts for at most: a loop that was held up has not seen what happened meanwhile.
-const longestStep = 2 * contentionPeriod
+const longestStep = 2 * contention.Period
 
 // healthResources are those on which contention withdraws a card. Waiting for time is what shares are for.
-var healthResources = []Resource{ResourceDRAM, ResourcePCIeRX, ResourcePCIeTX}
+var healthResources = []contention.Resource{contention.ResourceDRAM, contention.ResourcePCIeRX, contention.ResourcePCIeTX}
 
 // HealthState is what is remembered between looks. The zero value is the start. It is a value: JudgeContention makes a new
 // one. Its size is bounded by the number of cards and slices.
@@ -82,13 +81,13 @@ type ContentionTransition struct {
 
 // JudgeContention judges one look. It is to be called at every look; only those with which a period ends move its clocks.
 // now is CLOCK_MONOTONIC.
-func JudgeContention(seen Contention, policy HealthPolicy, state HealthState, now time.Duration) (HealthVerdicts, HealthState) {
+func JudgeContention(seen contention.Result, policy HealthPolicy, state HealthState, now time.Duration) (HealthVerdicts, HealthState) {
 	next := HealthState{gpus: maps.Clone(state.gpus)}
 	if next.gpus == nil {
 		next.gpus = map[string]gpuContention{}
 	}
 	var verdicts HealthVerdicts
-	cards := map[string]*GPUContention{}
+	cards := map[string]*contention.GPU{}
 	for i := range seen.GPUs {
 		cards[seen.GPUs[i].UUID] = &seen.GPUs[i]
 		if _, known := next.gpus[seen.GPUs[i].UUID]; !known && seen.Period {
@@ -145,11 +144,11 @@ type weight struct {
 	bad, good bool   // both false: neither, or nothing
 	blind     string // why nothing can be said; "": it can
 	victim    string
-	worst     Strain // of the victim; where bad
+	worst     contention.Strain // of the victim; where bad
 }
 
 // weigh looks at all slices of a card. card is nil where the card was not seen.
-func weigh(card *GPUContention, all []SliceContention, policy HealthPolicy) weight {
+func weigh(card *contention.GPU, all []contention.Slice, policy HealthPolicy) weight {
 	if card == nil {
 		return weight{blind: "the card's counters could not be read"}
 	}
@@ -175,7 +174,7 @@ func weigh(card *GPUContention, all []SliceContention, policy HealthPolicy) weig
 }
 
 // add takes one slice's strain on one resource in.
-func (w weight) add(key string, strain Strain, policy HealthPolicy) weight {
+func (w weight) add(key string, strain contention.Strain, policy HealthPolicy) weight {
 	low := strain.Avg10 < policy.Below && strain.Avg60 < policy.Below
 	switch {
 	case strain.Antagonist == key:
@@ -207,7 +206,7 @@ type healthStep struct {
 
 // look moves the clocks by what a period says.
 func (s *healthStep) look(g gpuContention, w weight) gpuContention {
-	passed := contentionPeriod
+	passed := contention.Period
 	if g.looked != 0 {
 		passed = min(max(0, s.now-g.looked), longestStep)
 	}
@@ -236,7 +235,7 @@ func (s *healthStep) look(g gpuContention, w weight) gpuContention {
 }
 
 // move changes the verdict where it is due.
-func (s *healthStep) move(g gpuContention, seen Contention) gpuContention {
+func (s *healthStep) move(g gpuContention, seen contention.Result) gpuContention {
 	g = s.giveBack(g, seen)
 	switch {
 	case g.contended && g.blind >= s.policy.HoldMax:

@@ -9,21 +9,23 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/vgpud/vgpud/agent/decide/contention"
 )
 
 // Evidence is why a card counts as contended.
 type Evidence struct {
-	GPUUUID     string        `json:"gpu"`
-	Resource    Resource      `json:"resource"`
-	Victim      string        `json:"victim"`     // key of the slice that lost most in the last period
-	Antagonist  string        `json:"antagonist"` // key of who caused it; "": nobody in particular, or not known who
-	Confidence  float64       `json:"confidence"` // in that, over all of the time; 0 to 1
-	Avg10       float64       `json:"avg10"`      // pressure of the victim in the last period, 0 to 1
-	Avg60       float64       `json:"avg60"`
-	DeviceRatio float64       `json:"deviceRatio"` // how much of what the card can do was used then, 0 to 1
-	Samples     uint64        `json:"samples"`     // behind the victim's baseline
-	Since       time.Duration `json:"since"`       // when it began, CLOCK_MONOTONIC
-	Lasted      time.Duration `json:"lasted"`      // for how long it had lasted
+	GPUUUID     string              `json:"gpu"`
+	Resource    contention.Resource `json:"resource"`
+	Victim      string              `json:"victim"`     // key of the slice that lost most in the last period
+	Antagonist  string              `json:"antagonist"` // key of who caused it; "": nobody in particular, or not known who
+	Confidence  float64             `json:"confidence"` // in that, over all of the time; 0 to 1
+	Avg10       float64             `json:"avg10"`      // pressure of the victim in the last period, 0 to 1
+	Avg60       float64             `json:"avg60"`
+	DeviceRatio float64             `json:"deviceRatio"` // how much of what the card can do was used then, 0 to 1
+	Samples     uint64              `json:"samples"`     // behind the victim's baseline
+	Since       time.Duration       `json:"since"`       // when it began, CLOCK_MONOTONIC
+	Lasted      time.Duration       `json:"lasted"`      // for how long it had lasted
 }
 
 // String is the evidence for people, with allocation keys for names.
@@ -48,7 +50,7 @@ type streak struct {
 	periods  int
 	suspects map[string]float64 // confidence by antagonist, summed over the periods; nothing in it is changed
 	victim   string
-	last     Strain
+	last     contention.Strain
 	idle     int // last periods in a row in which the victim lost little
 }
 
@@ -58,10 +60,10 @@ const fadePeriods = 4
 
 // idleWith is what idle becomes with a bad period. What was lost in it follows from how the average over 10 s has moved.
 func (s streak) idleWith(w weight, passed time.Duration, policy HealthPolicy) int {
-	if w.victim != s.victim || w.worst.Resource != s.last.Resource || passed != contentionPeriod {
+	if w.victim != s.victim || w.worst.Resource != s.last.Resource || passed != contention.Period {
 		return 0
 	}
-	kept := math.Exp(-contentionPeriod.Seconds() / 10)
+	kept := math.Exp(-contention.Period.Seconds() / 10)
 	if lost := (w.worst.Avg10 - kept*s.last.Avg10) / (1 - kept); lost >= policy.Below {
 		return 0
 	}

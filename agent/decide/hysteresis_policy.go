@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/vgpud/vgpud/agent/decide/contention"
 )
 
 // HealthPolicy is what the operator chose for contention and health. It does not change while the agent runs.
@@ -55,9 +57,9 @@ func (p HealthPolicy) Validate() error {
 	part := func(value float64) bool { return value > 0 && value <= 1 } // false for NaN
 	check(part(p.Above), "upper threshold of contention %v is not above 0 and up to 1", p.Above)
 	check(part(p.Below) && p.Below < p.Above, "lower threshold of contention %v is not above 0 and below the upper one, %v", p.Below, p.Above)
-	check(p.BadFor >= contentionPeriod, "%s of contention before a card is withdrawn is less than a period, %s", p.BadFor, contentionPeriod)
-	check(p.GoodFor >= contentionPeriod, "%s without contention before a card comes back is less than a period, %s", p.GoodFor, contentionPeriod)
-	check(p.Hold >= contentionPeriod, "hold of %s is less than a period, %s", p.Hold, contentionPeriod)
+	check(p.BadFor >= contention.Period, "%s of contention before a card is withdrawn is less than a period, %s", p.BadFor, contention.Period)
+	check(p.GoodFor >= contention.Period, "%s without contention before a card comes back is less than a period, %s", p.GoodFor, contention.Period)
+	check(p.Hold >= contention.Period, "hold of %s is less than a period, %s", p.Hold, contention.Period)
 	check(p.HoldMax >= p.Hold, "longest hold of %s is less than the hold, %s", p.HoldMax, p.Hold)
 	check(p.Repeated >= 0, "time in which withdrawals count as repeated is negative: %s", p.Repeated)
 	if p.LeverFactor != 0 {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vgpud/vgpud/agent/decide/contention"
 )
 
 // madeLoad is a made pressure: which part of a period of 2 s is lost, as a function of time.
@@ -43,7 +45,7 @@ type madePressure struct{ avg10, avg60 float64 }
 
 func (p *madePressure) add(part float64) {
 	decay := func(avg *float64, window float64) {
-		*avg += (min(1, part) - *avg) * (1 - math.Exp(-contentionPeriod.Seconds()/window))
+		*avg += (min(1, part) - *avg) * (1 - math.Exp(-contention.Period.Seconds()/window))
 	}
 	decay(&p.avg10, 10)
 	decay(&p.avg60, 60)
@@ -59,10 +61,10 @@ type healthChange struct {
 func playLoad(policy HealthPolicy, made madeLoad, lasts time.Duration, random *rand.Rand) (changes []healthChange) {
 	var state HealthState
 	var pressure madePressure
-	for at := contentionPeriod - 5*time.Minute; at <= lasts; at += contentionPeriod {
+	for at := contention.Period - 5*time.Minute; at <= lasts; at += contention.Period {
 		part := 0.03 + 0.04*random.Float64()
 		if at > 0 {
-			part += made(at - contentionPeriod)
+			part += made(at - contention.Period)
 		}
 		pressure.add(part)
 		var verdicts HealthVerdicts
@@ -75,16 +77,16 @@ func playLoad(policy HealthPolicy, made madeLoad, lasts time.Duration, random *r
 }
 
 // strained is one card with a slice that is slowed by another.
-func strained(avg10, avg60 float64) Contention {
-	return strainedBy(Strain{Resource: ResourceDRAM, Avg10: avg10, Avg60: avg60, Saturated: true, CoActive: true,
+func strained(avg10, avg60 float64) contention.Result {
+	return strainedBy(contention.Strain{Resource: contention.ResourceDRAM, Avg10: avg10, Avg60: avg60, Saturated: true, CoActive: true,
 		DeviceRatio: 0.96, Antagonist: "big", Confidence: 0.9, Samples: 500})
 }
 
-func strainedBy(strain Strain) Contention {
-	return Contention{Period: true,
-		GPUs: []GPUContention{{UUID: "GPU-a", Possible: []Resource{ResourceDRAM, ResourcePCIeRX}}},
-		Slices: []SliceContention{{Key: "big", GPUUUID: "GPU-a"},
-			{Key: "small", GPUUUID: "GPU-a", Strain: []Strain{strain}}}}
+func strainedBy(strain contention.Strain) contention.Result {
+	return contention.Result{Period: true,
+		GPUs: []contention.GPU{{UUID: "GPU-a", Possible: []contention.Resource{contention.ResourceDRAM, contention.ResourcePCIeRX}}},
+		Slices: []contention.Slice{{Key: "big", GPUUUID: "GPU-a"},
+			{Key: "small", GPUUUID: "GPU-a", Strain: []contention.Strain{strain}}}}
 }
 
 // The table of hysteresis rules that the presets were chosen from: an hour each, many seeds.
@@ -160,10 +162,10 @@ type judge struct {
 }
 
 // see looks once in each period until so much time has passed.
-func (j *judge) see(lasts time.Duration, seen Contention) *judge {
+func (j *judge) see(lasts time.Duration, seen contention.Result) *judge {
 	j.t.Helper()
-	for passed := time.Duration(0); passed < lasts; passed += contentionPeriod {
-		j.now += contentionPeriod
+	for passed := time.Duration(0); passed < lasts; passed += contention.Period {
+		j.now += contention.Period
 		before := fmt.Sprintf("%+v", j.state)
 		previous := j.state
 		j.last, j.state = JudgeContention(seen, j.policy, j.state, j.now)
@@ -194,16 +196,16 @@ func newJudge(t *testing.T) *judge { return &judge{t: t, policy: DefaultHealthPo
 var (
 	badLook  = strained(0.6, 0.5)
 	goodLook = strained(0.02, 0.05)
-	noLook   = Contention{Period: true} // the card is not seen
+	noLook   = contention.Result{Period: true} // the card is not seen
 )
 
-func notedLook(note string) Contention {
+func notedLook(note string) contention.Result {
 	seen := strained(0.6, 0.5)
 	seen.GPUs[0].Blind = note
 	return seen
 }
 
-func excludedLook(avg float64, why string) Contention {
+func excludedLook(avg float64, why string) contention.Result {
 	seen := strained(avg, avg)
 	seen.Slices[1].Strain[0].Excluded = why
 	return seen
@@ -212,7 +214,7 @@ func excludedLook(avg float64, why string) Contention {
 func TestHealthBothWaysWithHold(t *testing.T) {
 	j := newJudge(t).see(58*time.Second, badLook).want(false).see(2*time.Second, badLook).want(true)
 	if e := j.last.Transitions[0].Evidence; e.Victim != "small" || e.Antagonist != "big" || math.Abs(e.Confidence-0.9) > 1e-9 ||
-		e.Lasted != time.Minute || e.Since != 0 || e.Samples != 500 || e.GPUUUID != "GPU-a" || e.Resource != ResourceDRAM {
+		e.Lasted != time.Minute || e.Since != 0 || e.Samples != 500 || e.GPUUUID != "GPU-a" || e.Resource != contention.ResourceDRAM {
 		t.Errorf("%+v", e)
 	}
 	for _, word := range []string{"small", "big", "0.90", "60 %", "50 %", "dram", "1m0s", "96 %", "500"} {
@@ -237,7 +239,7 @@ func TestRecoveryNeedsTwoGoodMinutesWithoutABreak(t *testing.T) {
 func TestHoldDoublesWithRepeatsUpToHalfAnHour(t *testing.T) {
 	j := newJudge(t)
 	for _, want := range []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 30 * time.Minute, 30 * time.Minute} {
-		for j.see(contentionPeriod, badLook); !j.last.GPUs[0].Contended; j.see(contentionPeriod, badLook) {
+		for j.see(contention.Period, badLook); !j.last.GPUs[0].Contended; j.see(contention.Period, badLook) {
 		}
 		if hold := j.state.gpus["GPU-a"].holdLeft(j.now); hold != want {
 			t.Fatalf("hold %s, want %s", hold, want)
@@ -255,7 +257,7 @@ func TestHoldDoublesWithRepeatsUpToHalfAnHour(t *testing.T) {
 func TestFlappingMakesAtMostOneChangePerHold(t *testing.T) {
 	j := newJudge(t).see(time.Minute, badLook)
 	for range 5 {
-		j.see(contentionPeriod, goodLook).see(contentionPeriod, badLook)
+		j.see(contention.Period, goodLook).see(contention.Period, badLook)
 	}
 	if j.want(true); len(j.all) != 1 {
 		t.Errorf("%v", j.all)
@@ -269,7 +271,7 @@ func TestFlappingMakesAtMostOneChangePerHold(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		j := &judge{t: t, policy: nervous}
 		for range 1000 {
-			j.see(contentionPeriod, []Contention{badLook, goodLook, noLook}[random.IntN(3)])
+			j.see(contention.Period, []contention.Result{badLook, goodLook, noLook}[random.IntN(3)])
 		}
 		for i := 1; i < len(j.all); i++ {
 			if gap := j.all[i].at - j.all[i-1].at; gap < nervous.Hold {
@@ -283,7 +285,7 @@ func TestFlappingMakesAtMostOneChangePerHold(t *testing.T) {
 }
 
 func TestWhatIsNotSeenStopsTheClocks(t *testing.T) {
-	for name, blind := range map[string]Contention{
+	for name, blind := range map[string]contention.Result{
 		"card not read": noLook, "note": notedLook("the link was trained down"), "throttled": excludedLook(0.6, "throttled: power"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -310,8 +312,8 @@ func TestWhatIsNotSeenStopsTheClocks(t *testing.T) {
 // One that suffers for certain is enough, though others prove nothing.
 func TestOneVictimAmongThoseThatProveNothing(t *testing.T) {
 	seen := strained(0.6, 0.5)
-	seen.Slices = append(seen.Slices, SliceContention{Key: "new", GPUUUID: "GPU-a", Strain: []Strain{
-		{Resource: ResourceDRAM, Avg10: 0.5, Avg60: 0.5, Excluded: "12 samples"}}})
+	seen.Slices = append(seen.Slices, contention.Slice{Key: "new", GPUUUID: "GPU-a", Strain: []contention.Strain{
+		{Resource: contention.ResourceDRAM, Avg10: 0.5, Avg60: 0.5, Excluded: "12 samples"}}})
 	newJudge(t).see(time.Minute, seen).want(true)
 	// One that has lost nothing and proves nothing keeps nobody from recovering.
 	seen.Slices[2].Strain[0].Avg10, seen.Slices[2].Strain[0].Avg60 = 0, 0
@@ -320,18 +322,18 @@ func TestOneVictimAmongThoseThatProveNothing(t *testing.T) {
 }
 
 func TestWhatIsNoEvidence(t *testing.T) {
-	base := Strain{Resource: ResourceDRAM, Avg10: 0.9, Avg60: 0.9, Saturated: true, CoActive: true, Antagonist: "big", Confidence: 1}
-	for name, change := range map[string]func(*Strain){
-		"own doing":                   func(s *Strain) { s.Antagonist = "small" },
-		"card not saturated":          func(s *Strain) { s.Saturated = false },
-		"nobody else active":          func(s *Strain) { s.CoActive = false },
-		"waits for time":              func(s *Strain) { s.Resource = ResourceTime },
-		"nvlink":                      func(s *Strain) { s.Resource = ResourceNVLink },
-		"not possible when so shared": func(s *Strain) { s.Resource = ResourcePCIeTX },
-		"just at the threshold":       func(s *Strain) { s.Avg60 = 0.25 },
-		"only of late":                func(s *Strain) { s.Avg60 = 0.2 },
-		"not of late":                 func(s *Strain) { s.Avg10 = 0.2 },
-		"not a number":                func(s *Strain) { s.Avg10, s.Avg60 = math.NaN(), math.NaN() },
+	base := contention.Strain{Resource: contention.ResourceDRAM, Avg10: 0.9, Avg60: 0.9, Saturated: true, CoActive: true, Antagonist: "big", Confidence: 1}
+	for name, change := range map[string]func(*contention.Strain){
+		"own doing":                   func(s *contention.Strain) { s.Antagonist = "small" },
+		"card not saturated":          func(s *contention.Strain) { s.Saturated = false },
+		"nobody else active":          func(s *contention.Strain) { s.CoActive = false },
+		"waits for time":              func(s *contention.Strain) { s.Resource = contention.ResourceTime },
+		"nvlink":                      func(s *contention.Strain) { s.Resource = contention.ResourceNVLink },
+		"not possible when so shared": func(s *contention.Strain) { s.Resource = contention.ResourcePCIeTX },
+		"just at the threshold":       func(s *contention.Strain) { s.Avg60 = 0.25 },
+		"only of late":                func(s *contention.Strain) { s.Avg60 = 0.2 },
+		"not of late":                 func(s *contention.Strain) { s.Avg10 = 0.2 },
+		"not a number":                func(s *contention.Strain) { s.Avg10, s.Avg60 = math.NaN(), math.NaN() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			strain := base
@@ -349,7 +351,7 @@ func TestOnlyPeriodsMoveTheClocks(t *testing.T) {
 	between := badLook
 	between.Period = false
 	j.see(time.Hour, between).want(false)
-	j.see(contentionPeriod, badLook).want(false)
+	j.see(contention.Period, badLook).want(false)
 	if gpu := j.state.gpus["GPU-a"]; gpu.bad != 30*time.Second+longestStep {
 		t.Errorf("%+v", gpu)
 	}
@@ -381,11 +383,11 @@ func TestHealthOutlivesTheAgent(t *testing.T) {
 		return fresh
 	}
 	// It stays as it was, with no data, and with data until hold and dwell are over.
-	restart(10*time.Second).see(contentionPeriod, noLook).want(true).see(286*time.Second, goodLook).want(true).see(2*time.Second, goodLook).want(false)
+	restart(10*time.Second).see(contention.Period, noLook).want(true).see(286*time.Second, goodLook).want(true).see(2*time.Second, goodLook).want(false)
 	// A verdict whose hold has passed meanwhile is not kept.
-	restart(time.Hour).see(contentionPeriod, goodLook).want(false)
+	restart(time.Hour).see(contention.Period, goodLook).want(false)
 	// The back-off is: contention right after the restart is a repeat.
-	again := restart(6*time.Minute).see(contentionPeriod, badLook).want(false).see(time.Minute, badLook).want(true)
+	again := restart(6*time.Minute).see(contention.Period, badLook).want(false).see(time.Minute, badLook).want(true)
 	if gpu := again.state.gpus["GPU-a"]; gpu.repeats != 1 {
 		t.Errorf("%+v", gpu)
 	}
@@ -407,7 +409,7 @@ func TestHealthStateIsBounded(t *testing.T) {
 	for i := range 500 {
 		seen := strained(0.1, 0.1)
 		seen.GPUs[0].UUID = fmt.Sprintf("GPU-%d", i)
-		_, state = JudgeContention(seen, DefaultHealthPolicy(), state, time.Duration(i)*contentionPeriod)
+		_, state = JudgeContention(seen, DefaultHealthPolicy(), state, time.Duration(i)*contention.Period)
 	}
 	if len(state.gpus) != 1 {
 		t.Errorf("%d cards are remembered", len(state.gpus))

@@ -10,17 +10,12 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/vgpud/vgpud/agent/decide/contention"
 )
 
 // leverTries is how many cuts in a row, each after the one before had helped, may be made within HealthPolicy.Repeated.
 const leverTries = 3
-
-// Cut says that an allocation is to have less of a GPU's time than it is granted.
-type Cut struct {
-	Key, GPUUUID string
-	Factor       float64       // part of its share that it keeps, 0 to 1
-	Until        time.Duration // CLOCK_MONOTONIC
-}
 
 // lever is what is remembered of the cuts on one card.
 type lever struct {
@@ -48,11 +43,11 @@ func (l lever) reason(now time.Duration) string {
 }
 
 // giveBack ends a cut whose time is over, or whose antagonist is gone, and withdraws the card where it did not help.
-func (s *healthStep) giveBack(g gpuContention, seen Contention) gpuContention {
+func (s *healthStep) giveBack(g gpuContention, seen contention.Result) gpuContention {
 	if !g.lever.on {
 		return g
 	}
-	gone := seen.Period && g.why == "" && !slices.ContainsFunc(seen.Slices, func(slice SliceContention) bool {
+	gone := seen.Period && g.why == "" && !slices.ContainsFunc(seen.Slices, func(slice contention.Slice) bool {
 		return slice.Key == g.lever.cut.Key && slice.GPUUUID == g.lever.cut.GPUUUID
 	})
 	lasted := g.why == "" && g.bad >= s.policy.BadFor && s.now-g.looked <= longestStep

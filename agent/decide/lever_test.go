@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -60,8 +61,8 @@ func TestLeverThatDoesNotHelp(t *testing.T) {
 func TestLeverThatHelps(t *testing.T) {
 	j := leverJudge(t)
 	for _, lasts := range []time.Duration{2 * time.Minute, 4 * time.Minute, 8 * time.Minute} {
-		j.see(time.Minute, badLook).want(false).wantCut("big").see(lasts-contentionPeriod, goodLook).wantCut("big").
-			see(contentionPeriod, goodLook).want(false).wantCut("")
+		j.see(time.Minute, badLook).want(false).wantCut("big").see(lasts-contention.Period, goodLook).wantCut("big").
+			see(contention.Period, goodLook).want(false).wantCut("")
 	}
 	j.see(time.Minute, badLook).want(true).wantCut("")
 	equalKinds(t, j, TransitionCut, TransitionUncut, TransitionCut, TransitionUncut, TransitionCut, TransitionUncut, TransitionContended)
@@ -76,7 +77,7 @@ func TestLeverNeedsToKnowWhoItIs(t *testing.T) {
 func TestLeverEndsWithItsAntagonist(t *testing.T) {
 	gone := strained(0.6, 0.5)
 	gone.Slices = gone.Slices[1:]
-	j := leverJudge(t).see(time.Minute, badLook).wantCut("big").see(contentionPeriod, gone).wantCut("")
+	j := leverJudge(t).see(time.Minute, badLook).wantCut("big").see(contention.Period, gone).wantCut("")
 	if j.all[1].kind != TransitionUncut {
 		t.Errorf("%v", j.all)
 	}

@@ -133,6 +133,7 @@ type suspect struct {
 
 // Times of the witness. Looks are two seconds apart; all of it is said within ten.
 const (
+	strayFor   = 2 * time.Second // a process that has no slot yet may be about to take one
 	suspectFor = 3 * time.Second // one look proves nothing: between two reads a book or a process may have changed
 	hoppingFor = 7 * time.Second // where it is another process each time
 	overuseFor = 5 * time.Second // use of time follows a rate that fell with a delay

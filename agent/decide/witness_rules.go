@@ -187,7 +187,7 @@ func (l *witnessLook) withoutSlot(at *tenancy) (found []Finding) {
 			since = l.seen.Now
 		}
 		l.strays[id] = since
-		if l.seen.Now-since >= contentionPeriod {
+		if l.seen.Now-since >= strayFor {
 			settle = suspectFor
 		}
 		held += bytesOf(process)

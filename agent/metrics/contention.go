@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -25,7 +26,7 @@ const (
 type Contention struct {
 	On        bool
 	Seen      *monitor.Contention // nil: there was none yet
-	Concluded decide.Contention
+	Concluded contention.Result
 	Health    decide.HealthVerdicts
 	Moved     map[Move]uint64
 	Looks     uint64 // since the agent started
@@ -54,9 +55,9 @@ func contentionRows() []row {
 		{"vgpud_slice_pressure_stalled_seconds_total", counter, "Time that the container lost on the resource because of others, in seconds; see vgpud_slice_pressure_ratio.",
 			slices.Concat(sliceLabels, []string{"resource", "kind"}), sliceStalls},
 		{"vgpud_slice_bandwidth_estimated_ratio", gauge, "The container's part of what the GPU can carry on the resource, 0 to 1, as attributed to it; missing where it cannot be told.",
-			resource, perAttributed(func(part decide.Attributed) (float64, bool) { return part.Part, part.Known })},
+			resource, perAttributed(func(part contention.Attributed) (float64, bool) { return part.Part, part.Known })},
 		{"vgpud_slice_bandwidth_confidence_ratio", gauge, "How certain vgpud_slice_bandwidth_estimated_ratio is, 0 to 1; 0: unattributed.",
-			resource, perAttributed(func(part decide.Attributed) (float64, bool) {
+			resource, perAttributed(func(part contention.Attributed) (float64, bool) {
 				if !part.Known {
 					return 0, true
 				}
@@ -109,7 +110,7 @@ func perDirection(value func(monitor.Count) float64) func(View) []sample {
 }
 
 // eachSlice is for what was concluded of slices that the tick knows.
-func eachSlice(view View, do func(decide.SliceContention, monitor.Owner)) {
+func eachSlice(view View, do func(contention.Slice, monitor.Owner)) {
 	owners := owners(view)
 	for _, slice := range view.Contention.Concluded.Slices {
 		if owner, seen := owners[slice.Key]; seen {
@@ -120,8 +121,8 @@ func eachSlice(view View, do func(decide.SliceContention, monitor.Owner)) {
 
 func slicePressures(view View) []sample {
 	var samples []sample
-	eachSlice(view, func(slice decide.SliceContention, owner monitor.Owner) {
-		eachPressure(slice.Pressures, func(resource, kind string, averages decide.Averages) {
+	eachSlice(view, func(slice contention.Slice, owner monitor.Owner) {
+		eachPressure(slice.Pressures, func(resource, kind string, averages contention.Averages) {
 			for _, window := range windows(averages) {
 				labels := sliceLabelValues(slice.Key, slice.GPUUUID, owner, resource, kind, window.name)
 				samples = append(samples, sample{labels, window.part})
@@ -133,15 +134,15 @@ func slicePressures(view View) []sample {
 
 func sliceStalls(view View) []sample {
 	var samples []sample
-	eachSlice(view, func(slice decide.SliceContention, owner monitor.Owner) {
-		eachPressure(slice.Pressures, func(resource, kind string, averages decide.Averages) {
+	eachSlice(view, func(slice contention.Slice, owner monitor.Owner) {
+		eachPressure(slice.Pressures, func(resource, kind string, averages contention.Averages) {
 			samples = append(samples, sample{sliceLabelValues(slice.Key, slice.GPUUUID, owner, resource, kind), averages.Total.Seconds()})
 		})
 	})
 	return samples
 }
 
-func eachPressure(pressures map[decide.Resource]decide.Pressure, do func(resource, kind string, averages decide.Averages)) {
+func eachPressure(pressures map[contention.Resource]contention.Pressure, do func(resource, kind string, averages contention.Averages)) {
 	for _, resource := range slices.Sorted(maps.Keys(pressures)) {
 		do(string(resource), "some", pressures[resource].Some)
 		do(string(resource), "full", pressures[resource].Full)
@@ -153,14 +154,14 @@ type window struct {
 	part float64
 }
 
-func windows(averages decide.Averages) []window {
+func windows(averages contention.Averages) []window {
 	return []window{{"10s", averages.Avg10}, {"60s", averages.Avg60}, {"300s", averages.Avg300}}
 }
 
-func perAttributed(value func(decide.Attributed) (number float64, known bool)) func(View) []sample {
+func perAttributed(value func(contention.Attributed) (number float64, known bool)) func(View) []sample {
 	return func(view View) []sample {
 		var samples []sample
-		eachSlice(view, func(slice decide.SliceContention, owner monitor.Owner) {
+		eachSlice(view, func(slice contention.Slice, owner monitor.Owner) {
 			for _, part := range slice.Traffic {
 				if number, known := value(part); known {
 					samples = append(samples, sample{sliceLabelValues(slice.Key, slice.GPUUUID, owner, string(part.Resource)), number})
@@ -173,7 +174,7 @@ func perAttributed(value func(decide.Attributed) (number float64, known bool)) f
 
 func selfLimited(view View) []sample {
 	var samples []sample
-	eachSlice(view, func(slice decide.SliceContention, owner monitor.Owner) {
+	eachSlice(view, func(slice contention.Slice, owner monitor.Owner) {
 		for _, resource := range slice.SelfLimited {
 			samples = append(samples, sample{sliceLabelValues(slice.Key, slice.GPUUUID, owner, string(resource)), 1})
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -80,13 +81,13 @@ func verdictRows() []row {
 	resource := []string{"gpu_uuid", "resource"}
 	return []row{
 		{"vgpud_gpu_bandwidth_ratio", gauge, "Part of what the GPU can carry on the resource that was used, 0 to 1.", resource,
-			perConcluded(func(gpu decide.GPUContention) []sample { return attributed(gpu.UUID, gpu.Device) })},
+			perConcluded(func(gpu contention.GPU) []sample { return attributed(gpu.UUID, gpu.Device) })},
 		{"vgpud_gpu_bandwidth_unattributed_ratio", gauge, "Part of what the GPU can carry on the resource that was used and is no container's, 0 to 1.", resource,
-			perConcluded(func(gpu decide.GPUContention) []sample { return attributed(gpu.UUID, gpu.Unattributed) })},
+			perConcluded(func(gpu contention.GPU) []sample { return attributed(gpu.UUID, gpu.Unattributed) })},
 		{"vgpud_gpu_pressure_ratio", gauge, "Part of the time that the GPU's containers lost on the resource because of each other, weighted by how busy they were; see vgpud_slice_pressure_ratio.", []string{"gpu_uuid", "resource", "kind", "window"},
 			perConcluded(gpuPressures)},
 		{"vgpud_gpu_contention_possible", gauge, "1 for each resource on which contention can be told, in the way in which the GPU is shared.", resource,
-			perConcluded(func(gpu decide.GPUContention) []sample {
+			perConcluded(func(gpu contention.GPU) []sample {
 				var samples []sample
 				for _, resource := range gpu.Possible {
 					samples = append(samples, sample{[]string{gpu.UUID, string(resource)}, 1})
@@ -185,7 +186,7 @@ func throttles(device monitor.Device) []sample {
 	return samples
 }
 
-func perConcluded(samplesOf func(decide.GPUContention) []sample) func(View) []sample {
+func perConcluded(samplesOf func(contention.GPU) []sample) func(View) []sample {
 	return func(view View) []sample {
 		var samples []sample
 		for _, gpu := range view.Contention.Concluded.GPUs {
@@ -195,7 +196,7 @@ func perConcluded(samplesOf func(decide.GPUContention) []sample) func(View) []sa
 	}
 }
 
-func attributed(uuid string, parts []decide.Attributed) []sample {
+func attributed(uuid string, parts []contention.Attributed) []sample {
 	var samples []sample
 	for _, part := range parts {
 		if part.Known {
@@ -205,9 +206,9 @@ func attributed(uuid string, parts []decide.Attributed) []sample {
 	return samples
 }
 
-func gpuPressures(gpu decide.GPUContention) []sample {
+func gpuPressures(gpu contention.GPU) []sample {
 	var samples []sample
-	eachPressure(gpu.Pressures, func(resource, kind string, averages decide.Averages) {
+	eachPressure(gpu.Pressures, func(resource, kind string, averages contention.Averages) {
 		for _, window := range windows(averages) {
 			samples = append(samples, sample{[]string{gpu.UUID, resource, kind, window.name}, window.part})
 		}

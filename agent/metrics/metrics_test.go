@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/internal/require"
 )
@@ -96,7 +97,7 @@ func exampleContention() Contention {
 	streams[0].Copies[0] = monitor.Count{Calls: 3, Bytes: 4096}
 	streams[0].Stalls = monitor.Count{Calls: 9, Time: 1500 * time.Millisecond}
 	streams[1].Key, streams[1].GPUUUID = "k2", "GPU-b" // its page could not be read
-	evidence := decide.Evidence{GPUUUID: "GPU-a", Resource: decide.ResourcePCIeRX, Victim: "k1", Antagonist: "k9", Confidence: 0.9, Avg10: 0.5, Avg60: 0.4}
+	evidence := decide.Evidence{GPUUUID: "GPU-a", Resource: contention.ResourcePCIeRX, Victim: "k1", Antagonist: "k9", Confidence: 0.9, Avg10: 0.5, Avg60: 0.4}
 	return Contention{On: true, Looks: 7, Counters: true, Up: true,
 		Seen: &monitor.Contention{Streams: streams, Devices: []monitor.Device{
 			{GPUUUID: "GPU-a", Busy: figure(0.8, time.Second), DRAM: figure(0.75, 200*time.Millisecond), PCIeRX: figure(2e9, 200*time.Millisecond),
@@ -104,18 +105,18 @@ func exampleContention() Contention {
 				Throttle: monitor.ThrottleReasons[1].Bit, Sharing: "time-sliced"},
 			{GPUUUID: "GPU-b", Err: errors.New("no answer"), Busy: figure(1, time.Second)},
 		}},
-		Concluded: decide.Contention{
-			Slices: []decide.SliceContention{{Key: "k1", GPUUUID: "GPU-a", SelfLimited: []decide.Resource{decide.ResourceDRAM},
-				Pressures: map[decide.Resource]decide.Pressure{decide.ResourcePCIeRX: {
-					Some: decide.Averages{Avg10: 0.5, Avg60: 0.4, Avg300: 0.1, Total: 30 * time.Second},
-					Full: decide.Averages{Avg10: 0.3, Avg60: 0.2, Avg300: 0.05, Total: 12 * time.Second}}},
-				Traffic: []decide.Attributed{{Resource: decide.ResourcePCIeRX, Part: 0.2, Known: true, Confidence: 0.95},
-					{Resource: decide.ResourceDRAM, Part: 0.9, Confidence: 0.9, Why: "too few samples"}}},
-				{Key: "released since", GPUUUID: "GPU-a", Pressures: map[decide.Resource]decide.Pressure{decide.ResourceDRAM: {}}}},
-			GPUs: []decide.GPUContention{{UUID: "GPU-a", Possible: []decide.Resource{decide.ResourcePCIeRX, decide.ResourcePCIeTX},
-				Device:       []decide.Attributed{{Resource: decide.ResourceDRAM, Part: 0.88, Known: true}},
-				Unattributed: []decide.Attributed{{Resource: decide.ResourceDRAM, Part: 0.01, Known: true}, {Resource: decide.ResourceNVLink}},
-				Pressures:    map[decide.Resource]decide.Pressure{decide.ResourcePCIeRX: {Some: decide.Averages{Avg10: 0.2}}}}},
+		Concluded: contention.Result{
+			Slices: []contention.Slice{{Key: "k1", GPUUUID: "GPU-a", SelfLimited: []contention.Resource{contention.ResourceDRAM},
+				Pressures: map[contention.Resource]contention.Pressure{contention.ResourcePCIeRX: {
+					Some: contention.Averages{Avg10: 0.5, Avg60: 0.4, Avg300: 0.1, Total: 30 * time.Second},
+					Full: contention.Averages{Avg10: 0.3, Avg60: 0.2, Avg300: 0.05, Total: 12 * time.Second}}},
+				Traffic: []contention.Attributed{{Resource: contention.ResourcePCIeRX, Part: 0.2, Known: true, Confidence: 0.95},
+					{Resource: contention.ResourceDRAM, Part: 0.9, Confidence: 0.9, Why: "too few samples"}}},
+				{Key: "released since", GPUUUID: "GPU-a", Pressures: map[contention.Resource]contention.Pressure{contention.ResourceDRAM: {}}}},
+			GPUs: []contention.GPU{{UUID: "GPU-a", Possible: []contention.Resource{contention.ResourcePCIeRX, contention.ResourcePCIeTX},
+				Device:       []contention.Attributed{{Resource: contention.ResourceDRAM, Part: 0.88, Known: true}},
+				Unattributed: []contention.Attributed{{Resource: contention.ResourceDRAM, Part: 0.01, Known: true}, {Resource: contention.ResourceNVLink}},
+				Pressures:    map[contention.Resource]contention.Pressure{contention.ResourcePCIeRX: {Some: contention.Averages{Avg10: 0.2}}}}},
 		},
 		Health: decide.HealthVerdicts{
 			GPUs: []decide.ContentionVerdict{{UUID: "GPU-a", Contended: true, Evidence: evidence}, {UUID: "GPU-b"}},

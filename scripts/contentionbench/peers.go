@@ -10,7 +10,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -112,7 +112,7 @@ type threshold struct {
 	who               suspects
 }
 
-func (t *threshold) look(seen *monitor.Contention, _ decide.Contention) (bool, string) {
+func (t *threshold) look(seen *monitor.Contention, _ contention.Result) (bool, string) {
 	if t.avg == nil {
 		t.avg = map[string]float64{}
 	}
@@ -187,7 +187,7 @@ type deviceAlert struct {
 	who   suspects
 }
 
-func (d *deviceAlert) look(seen *monitor.Contention, _ decide.Contention) (bool, string) {
+func (d *deviceAlert) look(seen *monitor.Contention, _ contention.Result) (bool, string) {
 	who := d.who.loudest(seen, "")
 	full := false
 	for _, card := range seen.Devices {
@@ -215,7 +215,7 @@ type outlierRule struct {
 	who   suspects
 }
 
-func (o *outlierRule) look(seen *monitor.Contention, _ decide.Contention) (bool, string) {
+func (o *outlierRule) look(seen *monitor.Contention, _ contention.Result) (bool, string) {
 	if o.found == nil {
 		o.found = map[string][]time.Duration{}
 	}

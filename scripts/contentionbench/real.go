@@ -21,6 +21,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/scripts/benchnode"
 	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
@@ -236,7 +237,7 @@ func (r realRow) read(ctx context.Context, n *benchnode.Node, client *control.Cl
 				continue
 			}
 			for _, pressure := range s.Pressures {
-				if pressure.Resource != string(decide.ResourceTime) {
+				if pressure.Resource != string(contention.ResourceTime) {
 					p.avg10, p.avg60 = max(p.avg10, pressure.Full.Avg10), max(p.avg60, pressure.Full.Avg60)
 				}
 			}

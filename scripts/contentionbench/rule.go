@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// The shipped rule: decide.JudgeContention behind decide.Contend, and what decide.Decide makes of it for a node of two cards,
+// The shipped rule: decide.JudgeContention behind contention.Judge, and what decide.Decide makes of it for a node of two cards,
 // one of which nobody uses.
 
 package main
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
 )
@@ -30,7 +31,7 @@ type shipped struct {
 // nodePolicy is what the agent uses by default.
 var nodePolicy = decide.Policy{SlicesPerGPU: 10, RecoverAfter: 1, MinSliceBytes: 256 << 20, ReleaseAge: time.Minute, ReleaseAfter: 3}
 
-func (s *shipped) look(seen *monitor.Contention, concluded decide.Contention) (bool, string) {
+func (s *shipped) look(seen *monitor.Contention, concluded contention.Result) (bool, string) {
 	var verdicts decide.HealthVerdicts
 	verdicts, s.health = decide.JudgeContention(concluded, s.policy, s.health, seen.Now)
 	snapshot := &monitor.Snapshot{At: time.Unix(0, 0).Add(seen.Now), Sources: []monitor.SourceStatus{{Name: monitor.SourceNVML, Up: true}}}

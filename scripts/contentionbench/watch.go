@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/scripts/contentionbench/scene"
 	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
@@ -26,7 +26,7 @@ const (
 
 // rule says from looks whether the model's card is contended, and who is to blame: the key of an allocation, or "".
 type rule interface {
-	look(seen *monitor.Contention, concluded decide.Contention) (contended bool, antagonist string)
+	look(seen *monitor.Contention, concluded contention.Result) (contended bool, antagonist string)
 }
 
 // episode is a time in which a rule held the card to be contended.
@@ -63,24 +63,24 @@ type outcome struct {
 }
 
 // resources are those that the model has, by decide's names.
-var resources = map[decide.Resource]virtual.Resource{decide.ResourcePCIeRX: virtual.RX, decide.ResourcePCIeTX: virtual.TX,
-	decide.ResourceDRAM: virtual.DRAM}
+var resources = map[contention.Resource]virtual.Resource{contention.ResourcePCIeRX: virtual.RX, contention.ResourcePCIeTX: virtual.TX,
+	contention.ResourceDRAM: virtual.DRAM}
 
 // watch runs a row.
 func watch(r row, rules map[string]rule) outcome {
 	began := time.Now()
 	model := virtual.New(r.scene)
 	o := outcome{row: r, length: r.scene.Length, episodes: map[string][]episode{}}
-	var state decide.ContentionState
-	policy := decide.DefaultContentionPolicy()
+	var state contention.State
+	policy := contention.DefaultPolicy()
 	truths := &truth{before: make([]virtual.Truth, len(r.scene.Tenants)), rates: make([][virtual.Resources]float64, len(r.scene.Tenants))}
 	last := time.Duration(0)
 	quick, full := false, time.Duration(0) // when the next full look is
 	for at := time.Duration(0); at < r.scene.Length; {
 		seen := model.Look(at, quick && at < full)
 		decided := time.Now()
-		var concluded decide.Contention
-		concluded, state = decide.Contend(seen, policy, state)
+		var concluded contention.Result
+		concluded, state = contention.Judge(seen, policy, state)
 		o.deciding += time.Since(decided)
 		o.looks++
 		for name, law := range rules {
@@ -149,15 +149,15 @@ func (t *truth) part(tenant int, on virtual.Resource) float64 {
 }
 
 // point compares a period with the truth.
-func (o *outcome) point(model *virtual.Model, concluded decide.Contention, truths *truth, period time.Duration) point {
+func (o *outcome) point(model *virtual.Model, concluded contention.Result, truths *truth, period time.Duration) point {
 	p := point{at: model.Now(), attributed: map[string][]portion{}}
 	tenants := o.row.scene.Tenants
-	slicesOf := map[string]decide.SliceContention{}
+	slicesOf := map[string]contention.Slice{}
 	for _, c := range concluded.Slices {
 		slicesOf[c.Key] = c
 	}
 	now := truths.pass(model, period)
-	var device []decide.Attributed
+	var device []contention.Attributed
 	if len(concluded.GPUs) > 0 {
 		device = concluded.GPUs[0].Device
 	}
@@ -180,7 +180,7 @@ func (o *outcome) point(model *virtual.Model, concluded decide.Contention, truth
 }
 
 // victim is the pressure on the first tenant where it is worst, and what it truly lost there.
-func (o *outcome) victim(c decide.SliceContention, now, before virtual.Truth, period float64) (avg10, avg60, truly float64) {
+func (o *outcome) victim(c contention.Slice, now, before virtual.Truth, period float64) (avg10, avg60, truly float64) {
 	for name, at := range resources {
 		full := c.Pressures[name].Full
 		avg10, avg60 = max(avg10, full.Avg10), max(avg60, full.Avg60)
@@ -190,10 +190,10 @@ func (o *outcome) victim(c decide.SliceContention, now, before virtual.Truth, pe
 }
 
 // attributedOn is what of a list is on a resource; false if nothing is known of it.
-func attributedOn(list []decide.Attributed, name decide.Resource) (decide.Attributed, bool) {
-	i := slices.IndexFunc(list, func(a decide.Attributed) bool { return a.Resource == name })
+func attributedOn(list []contention.Attributed, name contention.Resource) (contention.Attributed, bool) {
+	i := slices.IndexFunc(list, func(a contention.Attributed) bool { return a.Resource == name })
 	if i < 0 {
-		return decide.Attributed{}, false
+		return contention.Attributed{}, false
 	}
 	return list[i], list[i].Known
 }

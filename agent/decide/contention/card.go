@@ -3,7 +3,7 @@
 
 // One card between looks: its counters, bounded and smoothed, how it is shared, and whether it can be judged.
 
-package decide
+package contention
 
 import (
 	"math"
@@ -122,7 +122,7 @@ type cardTraffic struct {
 }
 
 // look makes the state of a card after a look.
-func (c *cardTraffic) look(now time.Duration, device *monitor.Device, streams []monitor.Stream, policy *ContentionPolicy) *cardTraffic {
+func (c *cardTraffic) look(now time.Duration, device *monitor.Device, streams []monitor.Stream, policy *Policy) *cardTraffic {
 	next := *c
 	next.looked = now
 	passed := now - c.looked
@@ -238,7 +238,7 @@ func (c *cardTraffic) forget(which func(monitor.OperationKind) bool) {
 }
 
 // achievable is what the card can do on a resource: a part of the DRAM's peak, or bytes per second; 0: not known.
-func (c *cardTraffic) achievable(on int, policy *ContentionPolicy) float64 {
+func (c *cardTraffic) achievable(on int, policy *Policy) float64 {
 	lanes := c.link
 	if lanes == (link{}) {
 		lanes = c.linkMost
@@ -255,7 +255,7 @@ func (c *cardTraffic) achievable(on int, policy *ContentionPolicy) float64 {
 }
 
 // linkAchieves is what a link achieves, by its lanes or by what was seen; more than its lanes carry was not.
-func linkAchieves(l link, most float64, policy *ContentionPolicy) float64 {
+func linkAchieves(l link, most float64, policy *Policy) float64 {
 	carries := l.carries()
 	return max(policy.AchievableLink*carries, min(most, carries))
 }
@@ -272,7 +272,7 @@ func (c *cardTraffic) counterOf(on int) *counter {
 }
 
 // ratio is how used up a resource is, of what the card can do; ok: that is known.
-func (c *cardTraffic) ratio(on int, policy *ContentionPolicy) (ratio float64, ok bool) {
+func (c *cardTraffic) ratio(on int, policy *Policy) (ratio float64, ok bool) {
 	counter, can := c.counterOf(on), c.achievable(on, policy)
 	if can <= 0 || !counter.knownAt(c.looked) {
 		return 0, false

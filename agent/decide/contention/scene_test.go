@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// A card with tenants for the tests of Contend: what each does is prescribed, and the counters follow from it.
+// A card with tenants for the tests of Judge: what each does is prescribed, and the counters follow from it.
 
-package decide
+package contention
 
 import (
 	"fmt"
@@ -15,6 +15,11 @@ import (
 
 	"github.com/vgpud/vgpud/agent/monitor"
 )
+
+const ms = time.Millisecond
+
+// scaled is a time times a factor.
+func scaled(d time.Duration, factor float64) time.Duration { return time.Duration(float64(d) * factor) }
 
 // work is one kind of operation that an actor does over and over.
 type work struct {
@@ -69,11 +74,11 @@ type scene struct {
 	reach   float64 // what DRAM can do, of its peak; 0: no bound, what the test prescribes is what happens
 	perByte float64 // part of the DRAM's peak per byte per second that is copied within the card, read and written
 	noGPM   bool
-	policy  ContentionPolicy
-	state   ContentionState
-	result  Contention
+	policy  Policy
+	state   State
+	result  Result
 	past    []monitor.Device
-	every   time.Duration // between looks; 0: what Contend asks for
+	every   time.Duration // between looks; 0: what Judge asks for
 	truth   map[string]float64
 }
 
@@ -89,7 +94,7 @@ func newScene(t *testing.T, seed int64, actors ...*actor) *scene {
 		}
 	}
 	return &scene{t: t, random: rand.New(rand.NewSource(seed)), now: time.Hour, actors: actors, sharing: monitor.SharingMPS,
-		policy: DefaultContentionPolicy(), every: time.Second, truth: map[string]float64{}}
+		policy: DefaultPolicy(), every: time.Second, truth: map[string]float64{}}
 }
 
 // run lets time pass, and calls seen after each look.
@@ -151,7 +156,7 @@ func (s *scene) step(passed time.Duration) {
 		s.change(s.now, &device)
 	}
 	seen.Devices = []monitor.Device{device}
-	s.result, s.state = Contend(seen, s.policy, s.state)
+	s.result, s.state = Judge(seen, s.policy, s.state)
 }
 
 // squeeze slows kernels where they want more of DRAM together than it can do.
@@ -267,14 +272,14 @@ func (a *actor) stream() monitor.Stream {
 }
 
 // slice is what was concluded of an actor.
-func (s *scene) slice(key string) SliceContention {
+func (s *scene) slice(key string) Slice {
 	s.t.Helper()
 	for _, found := range s.result.Slices {
 		if found.Key == key {
 			return found
 		}
 	}
-	return SliceContention{}
+	return Slice{}
 }
 
 // strain is the evidence that an actor is slowed.
@@ -289,9 +294,9 @@ func (s *scene) strain(key string, on Resource) Strain {
 }
 
 // gpu is what was concluded of the card.
-func (s *scene) gpu() GPUContention {
+func (s *scene) gpu() GPU {
 	if len(s.result.GPUs) == 0 {
-		return GPUContention{}
+		return GPU{}
 	}
 	return s.result.GPUs[0]
 }

@@ -3,7 +3,7 @@
 
 // When a card is looked at more often than once a second: that costs, so only while something depends on it.
 
-package decide
+package contention
 
 import (
 	"time"
@@ -27,7 +27,7 @@ const (
 
 // plan decides whether the card is to be looked at more often: while it matters who has its DRAM's traffic, and that is not
 // known yet.
-func (c *cardTraffic) plan(now time.Duration, traffic *cardShares, policy *ContentionPolicy) {
+func (c *cardTraffic) plan(now time.Duration, traffic *cardShares, policy *Policy) {
 	active := 0
 	for i := range c.slices {
 		if c.slices[i].busy > idleRow {

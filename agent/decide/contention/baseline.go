@@ -5,7 +5,7 @@
 // in the last ten minutes, of those while nobody else used the card if there are enough, else of all that were not taken
 // in a squeeze. It follows at once when operations become faster, and by a hundredth a minute when they become slower.
 
-package decide
+package contention
 
 import (
 	"math"

@@ -4,7 +4,7 @@
 // Who has which part of a card's traffic: on links by the bytes that each says it copied, held against the card's counter;
 // in DRAM by what its counter shows while each is active (regress.go).
 
-package decide
+package contention
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ type shares struct {
 // cardShares is how all traffic of a card is split at the end of a period.
 type cardShares struct {
 	card   *cardTraffic
-	policy *ContentionPolicy
+	policy *Policy
 	ratio  [metered]float64 // of what the card can do
 	links  [metered]linkShares
 	dram   dramShares
@@ -51,7 +51,7 @@ type linkShares struct {
 }
 
 // attribute splits the traffic of a card.
-func (c *cardTraffic) attribute(now time.Duration, policy *ContentionPolicy) *cardShares {
+func (c *cardTraffic) attribute(now time.Duration, policy *Policy) *cardShares {
 	made := &cardShares{card: c, policy: policy}
 	for on := onDRAM; on < metered; on++ {
 		made.ratio[on], _ = c.ratio(on, policy)
@@ -63,7 +63,7 @@ func (c *cardTraffic) attribute(now time.Duration, policy *ContentionPolicy) *ca
 }
 
 // splitLink holds claims against the card's counter.
-func (c *cardTraffic) splitLink(on, direction int, policy *ContentionPolicy) linkShares {
+func (c *cardTraffic) splitLink(on, direction int, policy *Policy) linkShares {
 	counter := c.counterOf(on)
 	made := linkShares{direction: direction, counted: counter.knownAt(c.looked), confidence: 0.5}
 	made.ranking = rank(len(c.slices), func(i int) float64 { return c.slices[i].share[direction] })
@@ -151,7 +151,7 @@ func (r *ranking) split(index int, all float64, of func(int) float64) (made shar
 }
 
 // describe tells the traffic of the card, and what is nobody's.
-func (t *cardShares) describe(gpu *GPUContention) {
+func (t *cardShares) describe(gpu *GPU) {
 	c := t.card
 	for _, on := range []int{onRX, onTX} {
 		l := &t.links[on]
@@ -185,7 +185,7 @@ func partOf(rate, can float64) float64 {
 }
 
 // of tells the traffic of a slice.
-func (t *cardShares) of(index int, found *SliceContention) {
+func (t *cardShares) of(index int, found *Slice) {
 	s := &t.card.slices[index]
 	for _, on := range []int{onRX, onTX} {
 		l := &t.links[on]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// What Contend costs: 8 cards with 50 slices of 16 classes each.
+// What Judge costs: 8 cards with 50 slices of 16 classes each.
 
-package decide
+package contention
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func newFleet(cards, perCard, classes, active, fresh int) *fleet {
 	return f
 }
 
-// step lets a second pass. It changes what was seen before, which Contend does not keep.
+// step lets a second pass. It changes what was seen before, which Judge does not keep.
 func (f *fleet) step(passed time.Duration) {
 	f.seen.Now += passed
 	for i := range f.seen.Devices {
@@ -81,11 +81,11 @@ func BenchmarkContend(b *testing.B) {
 		"everything": newFleet(8, 50, 16, 50, 16),
 	} {
 		b.Run(name, func(b *testing.B) {
-			var state ContentionState
-			policy := DefaultContentionPolicy()
+			var state State
+			policy := DefaultPolicy()
 			for range 150 {
 				f.step(time.Second)
-				_, state = Contend(&f.seen, policy, state)
+				_, state = Judge(&f.seen, policy, state)
 			}
 			b.ReportAllocs()
 			b.ResetTimer()
@@ -95,7 +95,7 @@ func BenchmarkContend(b *testing.B) {
 				f.step(time.Second)
 				before := cpuTime(b)
 				b.StartTimer()
-				_, state = Contend(&f.seen, policy, state)
+				_, state = Judge(&f.seen, policy, state)
 				b.StopTimer()
 				used += cpuTime(b) - before
 				b.StartTimer()

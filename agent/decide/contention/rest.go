@@ -4,7 +4,7 @@
 // Most slices do nothing most of the time, and then looking at them costs next to nothing: what is remembered of a card at
 // rest is passed on as it is.
 
-package decide
+package contention
 
 import (
 	"slices"

@@ -3,7 +3,7 @@
 
 // The looks at a card of the last two minutes, for the regression of its DRAM's counter on what its slices did.
 
-package decide
+package contention
 
 import (
 	"time"

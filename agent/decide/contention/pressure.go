@@ -6,18 +6,18 @@
 // percents of a period; periods that were missed count as nothing lost; what was lost in excess of a period is carried over
 // to the next ones.
 
-package decide
+package contention
 
 import "time"
 
 // The kernel's numbers.
 const (
-	pressurePeriod = 2 * time.Second
-	fixedShift     = 11
-	fixedOne       = 1 << fixedShift
-	decay10        = 1677 // exp(-2/10) of fixedOne
-	decay60        = 1981 // exp(-2/60)
-	decay300       = 2034 // exp(-2/300)
+	Period     = 2 * time.Second
+	fixedShift = 11
+	fixedOne   = 1 << fixedShift
+	decay10    = 1677 // exp(-2/10) of fixedOne
+	decay60    = 1981 // exp(-2/60)
+	decay300   = 2034 // exp(-2/300)
 )
 
 // pressureClock tells when periods end. The zero value has not begun.
@@ -25,7 +25,7 @@ type pressureClock struct{ last, next time.Duration }
 
 // begin starts the first period at a time.
 func (c pressureClock) begin(now time.Duration) pressureClock {
-	return pressureClock{last: now, next: now + pressurePeriod}
+	return pressureClock{last: now, next: now + Period}
 }
 
 // span is what one update of averages is for: how many whole periods were missed before it, and how long the period is that
@@ -40,10 +40,10 @@ func (c pressureClock) end(now time.Duration) (next pressureClock, passed span, 
 	if now < c.next {
 		return c, span{}, false
 	}
-	passed.missed = uint64((now - c.next) / pressurePeriod)
-	skipped := time.Duration(passed.missed) * pressurePeriod
+	passed.missed = uint64((now - c.next) / Period)
+	skipped := time.Duration(passed.missed) * Period
 	passed.period = now - (c.last + skipped)
-	return pressureClock{last: now, next: c.next + skipped + pressurePeriod}, passed, true
+	return pressureClock{last: now, next: c.next + skipped + Period}, passed, true
 }
 
 // meter is one line of a pressure file. Averages are in percents, in fixed point.

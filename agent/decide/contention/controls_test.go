@@ -3,7 +3,7 @@
 
 // What looks like contention and is none: each control that keeps a verdict from being made, and that without it one is.
 
-package decide
+package contention
 
 import (
 	"errors"

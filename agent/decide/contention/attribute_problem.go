@@ -3,7 +3,7 @@
 
 // The regression of the DRAM's counter, set up from the looks of a window.
 
-package decide
+package contention
 
 import (
 	"math"

@@ -3,7 +3,7 @@
 
 // What is learnt of an operation's time undisturbed.
 
-package decide
+package contention
 
 import (
 	"math"

@@ -3,7 +3,7 @@
 
 // One allocation on one card between looks: how much of everything it used, as it says, and what it lost.
 
-package decide
+package contention
 
 import (
 	"strings"
@@ -83,7 +83,7 @@ type lossOf struct {
 type look struct {
 	now, passed time.Duration
 	keep        float64 // of means over shareOver
-	policy      *ContentionPolicy
+	policy      *Policy
 	card        *cardTraffic
 	all         use
 	unread      int // slices of which is not known what they did

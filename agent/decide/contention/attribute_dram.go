@@ -3,7 +3,7 @@
 
 // Who has which part of the traffic of DRAM, by what attribute_fit.go has found, and how sure that is.
 
-package decide
+package contention
 
 import (
 	"fmt"
@@ -33,7 +33,7 @@ type dramPart struct {
 }
 
 // splitDRAM tells who has which part.
-func (c *cardTraffic) splitDRAM(now time.Duration, policy *ContentionPolicy) dramShares {
+func (c *cardTraffic) splitDRAM(now time.Duration, policy *Policy) dramShares {
 	made := dramShares{counted: c.dram.knownAt(c.looked), whole: c.dram.slow}
 	if !made.counted || c.sharing == monitor.SharingMIG || c.sharing == monitor.SharingExclusive {
 		made.why = "the card's memory bandwidth is not known"
@@ -149,7 +149,7 @@ func (d *dramShares) sharesOf(all []sliceTraffic, index int) shares {
 }
 
 // describe tells the traffic of the card, and what is nobody's.
-func (d *dramShares) describe(t *cardShares, gpu *GPUContention) {
+func (d *dramShares) describe(t *cardShares, gpu *GPU) {
 	if !d.counted {
 		return
 	}
@@ -166,7 +166,7 @@ func (d *dramShares) describe(t *cardShares, gpu *GPUContention) {
 }
 
 // tell tells the traffic of a slice.
-func (d *dramShares) tell(t *cardShares, index int, found *SliceContention) {
+func (d *dramShares) tell(t *cardShares, index int, found *Slice) {
 	if !d.counted || !t.card.slices[index].working() {
 		return
 	}

@@ -3,7 +3,7 @@
 
 // Contention in DRAM: under MPS, where kernels run at once, and under time slicing, where they do not.
 
-package decide
+package contention
 
 import (
 	"fmt"

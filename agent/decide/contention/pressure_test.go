@@ -3,7 +3,7 @@
 
 // The arithmetic of pressure against that of the kernel: as it is published, and as a kernel that runs does it.
 
-package decide
+package contention
 
 import (
 	"fmt"

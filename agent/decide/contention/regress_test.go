@@ -3,7 +3,7 @@
 
 // The regression against what must hold of any answer, and against matrices whose numbers are known.
 
-package decide
+package contention
 
 import (
 	"math"

@@ -6,7 +6,7 @@
 // copied within the card. That can be told only while they do different things at different times; what was found then is kept
 // for a while, and used when they do not, as long as it still explains the counter.
 
-package decide
+package contention
 
 import (
 	"fmt"
@@ -26,19 +26,19 @@ const (
 	baseSpread       = 0.01             // how far the traffic of nobody may be from what was seen while all were idle
 	baseRows         = 5                // rows that show it
 	noiseLeast       = 0.003
-	errorMost        = 0.05               // standard error of a slice's part, of the whole, with which it is told
-	apartLeast       = 0.03               // by which the activity of a slice has to differ from that of all others
-	apartPart        = 0.1                // and by this part of its own
-	unexplainedMost  = 0.35               // of the counter's variance, that slices may leave unexplained
-	unexplainedLeast = 0.06               // of its mean, as a standard deviation, from which that matters
-	roughMost        = 0.09               // of the counter's root mean square, that may be left unexplained whatever it varies
-	misfitMost       = 0.15               // of the whole: what the slices are told to have, more or less than the counter shows
-	idleDRAM         = 0.01               // of the peak, below which there is nothing to tell
-	lagGain          = 0.95               // another lag is taken if it leaves so much less
-	timeGain         = 0.6                // and GPU time in the place of what was done in it
-	fitOften         = 2 * pressurePeriod // between regressions
-	fitEvery         = 10 * time.Second   // where nothing depends on them
-	lagEvery         = 5                  // regressions
+	errorMost        = 0.05             // standard error of a slice's part, of the whole, with which it is told
+	apartLeast       = 0.03             // by which the activity of a slice has to differ from that of all others
+	apartPart        = 0.1              // and by this part of its own
+	unexplainedMost  = 0.35             // of the counter's variance, that slices may leave unexplained
+	unexplainedLeast = 0.06             // of its mean, as a standard deviation, from which that matters
+	roughMost        = 0.09             // of the counter's root mean square, that may be left unexplained whatever it varies
+	misfitMost       = 0.15             // of the whole: what the slices are told to have, more or less than the counter shows
+	idleDRAM         = 0.01             // of the peak, below which there is nothing to tell
+	lagGain          = 0.95             // another lag is taken if it leaves so much less
+	timeGain         = 0.6              // and GPU time in the place of what was done in it
+	fitOften         = 2 * Period       // between regressions
+	fitEvery         = 10 * time.Second // where nothing depends on them
+	lagEvery         = 5                // regressions
 
 	rememberFor    = time.Hour // what was found, when it cannot be found anew
 	rememberMost   = 4 * columnsMost

@@ -3,7 +3,7 @@
 
 // What a period adds up to: pressures, and the evidence that a slice is slowed by others.
 
-package decide
+package contention
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 const strainFrom = 0.1
 
 // possible is on which resources there can be a verdict in the way in which a card is shared, and what cannot be told.
-func (c *cardTraffic) possible(policy *ContentionPolicy) (on [metered]bool, note string) {
+func (c *cardTraffic) possible(policy *Policy) (on [metered]bool, note string) {
 	var notes []string
 	switch c.sharing {
 	case monitor.SharingExclusive:
@@ -78,9 +78,9 @@ func (c *cardTraffic) anyRead(now time.Duration) bool {
 }
 
 // conclude ends a period of a card. The card and its slices are its caller's own.
-func (c *cardTraffic) conclude(now time.Duration, passed span, policy *ContentionPolicy) (GPUContention, []SliceContention) {
+func (c *cardTraffic) conclude(now time.Duration, passed span, policy *Policy) (GPU, []Slice) {
 	possible, note := c.possible(policy)
-	gpu := GPUContention{UUID: c.uuid, Blind: c.blind(now), Note: note}
+	gpu := GPU{UUID: c.uuid, Blind: c.blind(now), Note: note}
 	for on, can := range possible {
 		if can {
 			gpu.Possible = append(gpu.Possible, resourceNames[on])
@@ -88,12 +88,12 @@ func (c *cardTraffic) conclude(now time.Duration, passed span, policy *Contentio
 	}
 	traffic := c.attribute(now, policy)
 	traffic.describe(&gpu)
-	found := make([]SliceContention, len(c.slices))
+	found := make([]Slice, len(c.slices))
 	var weighted [metered]struct{ some, full float64 }
 	busy := 0.0
 	for i := range c.slices {
 		s := &c.slices[i]
-		found[i] = SliceContention{Key: s.key, GPUUUID: c.uuid}
+		found[i] = Slice{Key: s.key, GPUUUID: c.uuid}
 		if s.silent() {
 			continue // and may be of the state before
 		}
@@ -174,7 +174,7 @@ func (s *sliceTraffic) pressures() map[Resource]Pressure { return pressures(&s.p
 func (c *cardTraffic) pressures() map[Resource]Pressure  { return pressures(&c.pressure) }
 
 // strain draws up the evidence that a slice is slowed on a resource; none where nothing was lost of late.
-func (c *cardTraffic) strain(on, index int, traffic *cardShares, policy *ContentionPolicy, found *SliceContention) {
+func (c *cardTraffic) strain(on, index int, traffic *cardShares, policy *Policy, found *Slice) {
 	s := &c.slices[index]
 	meters := &s.pressure[on]
 	felt := &meters.full
@@ -215,7 +215,7 @@ func (s *sliceTraffic) isVague(on int, now time.Duration) bool {
 func (c *cardTraffic) excluded(on int, s *sliceTraffic, averages Averages, shares shares) string {
 	period := &s.period[on]
 	switch {
-	case c.throttle != 0 || period.hushed && c.looked-c.throttled <= 2*pressurePeriod && c.throttled > 0:
+	case c.throttle != 0 || period.hushed && c.looked-c.throttled <= 2*Period && c.throttled > 0:
 		return "the card is throttled: " + throttleWords(c.throttle)
 	case period.hushed:
 		return "its processes have just begun"

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Contention between the tenants of a card: what each loses because others use the same bandwidth, who they are, and how
-// sure that is. From the samples of operations that containers measure follows what is lost (contend_class.go, against what
-// baseline.go has learnt), from that pressure (pressure.go), from the card's own counters and the containers' byte counts who
-// uses a resource (attribute.go, regress.go), and from all together the evidence of a period (contend_strain.go).
-
-package decide
+// Package contention finds what the tenants of a card lose because others use the same bandwidth, who they are, and how sure
+// that is. In: looks at cards and usage pages (monitor.Contention), a policy, and the state of the look before. Out: pressures,
+// parts of the traffic, and per period of two seconds the evidence that a slice is slowed. It has no effects. The agent's watch
+// calls Judge; package health makes verdicts of what it returns, metrics and the control socket show it.
+//
+// From the samples of operations that containers measure follows what is lost (class.go, against what baseline.go has learnt),
+// from that pressure (pressure.go), from the card's own counters and the containers' byte counts who uses a resource
+// (attribute.go, regress.go), and from all together the evidence of a period (strain.go).
+package contention
 
 import (
 	"slices"
@@ -16,8 +19,8 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-// ContentionPolicy is what is taken for contention. Parts are 0 to 1.
-type ContentionPolicy struct {
+// Policy is what is taken for contention. Parts are 0 to 1.
+type Policy struct {
 	Tolerance   float64 // an operation that takes so much longer than its baseline has lost nothing
 	Saturated   float64 // a resource is used up from this part of what the card can do
 	Antagonist  float64 // others must have this part of the traffic to be to blame
@@ -39,9 +42,9 @@ type ContentionPolicy struct {
 	Interval, QuickInterval, IdleInterval time.Duration // between looks
 }
 
-// DefaultContentionPolicy is what the agent uses.
-func DefaultContentionPolicy() ContentionPolicy {
-	return ContentionPolicy{Tolerance: 0.05, Saturated: 0.7, Antagonist: 0.3, SelfLimited: 0.8, Residual: 0.3, Floor: 20e6,
+// DefaultPolicy is what the agent uses.
+func DefaultPolicy() Policy {
+	return Policy{Tolerance: 0.05, Saturated: 0.7, Antagonist: 0.3, SelfLimited: 0.8, Residual: 0.3, Floor: 20e6,
 		AchievableDRAM: 0.85, AchievableLink: 0.8, Young: time.Minute, ColdFor: 2 * time.Minute, ColdBytes: 256 << 20,
 		TimeSlice: 2 * time.Millisecond, Engines: 2, Quick: 0.5,
 		Interval: time.Second, QuickInterval: 200 * time.Millisecond, IdleInterval: 2 * time.Second}
@@ -55,25 +58,25 @@ const (
 	idleAfter     = 10 * time.Second // without traffic
 )
 
-// ContentionState is what has to be remembered between looks. The zero value is the start. It is a value: Contend makes a
+// State is what has to be remembered between looks. The zero value is the start. It is a value: Judge makes a
 // new one and changes nothing in the one it was given; what did not change is shared between them. Its size is bounded: by
 // slice at most some 13 KiB (32 classes with two reservoirs of 64 durations each, averages, counters), by card that shows its
 // DRAM's bandwidth at most windowRows looks of 8 bytes and slice.
-type ContentionState struct {
+type State struct {
 	now    time.Duration
 	clock  pressureClock
 	cards  []*cardTraffic // sorted by UUID; not changed any more
-	result Contention     // of the last period
+	result Result         // of the last period
 	active time.Duration  // when there was traffic last
 }
 
-// Contend judges one look. All that containers claim is bounded: whatever they write, only what is concluded of themselves
+// Judge judges one look. All that containers claim is bounded: whatever they write, only what is concluded of themselves
 // can be wrong, and nobody is blamed for what the card's own counters do not show.
-func Contend(seen *monitor.Contention, policy ContentionPolicy, state ContentionState) (Contention, ContentionState) {
+func Judge(seen *monitor.Contention, policy Policy, state State) (Result, State) {
 	if seen == nil {
-		return Contention{Slices: state.result.Slices, GPUs: state.result.GPUs, Next: policy.Interval}, state
+		return Result{Slices: state.result.Slices, GPUs: state.result.GPUs, Next: policy.Interval}, state
 	}
-	next := ContentionState{now: seen.Now, clock: state.clock, result: state.result, active: state.active}
+	next := State{now: seen.Now, clock: state.clock, result: state.result, active: state.active}
 	if seen.Now < state.now || state.clock == (pressureClock{}) {
 		next.clock = next.clock.begin(seen.Now)
 	}
@@ -96,12 +99,12 @@ func Contend(seen *monitor.Contention, policy ContentionPolicy, state Contention
 }
 
 // complete says whether this look was at all cards.
-func (s *ContentionState) complete() bool {
+func (s *State) complete() bool {
 	return !slices.ContainsFunc(s.cards, func(c *cardTraffic) bool { return c.looked != s.now })
 }
 
 // schedule tells which cards to look at more often, and when to look again.
-func (s *ContentionState) schedule(policy *ContentionPolicy) (quick []string, after time.Duration) {
+func (s *State) schedule(policy *Policy) (quick []string, after time.Duration) {
 	for _, card := range s.cards {
 		if card.quick {
 			quick = append(quick, card.uuid)
@@ -117,7 +120,7 @@ func (s *ContentionState) schedule(policy *ContentionPolicy) (quick []string, af
 }
 
 // lookAtCards makes the new state of all cards. Devices and streams are sorted by card, and so are the cards.
-func lookAtCards(seen *monitor.Contention, policy *ContentionPolicy, state ContentionState) []*cardTraffic {
+func lookAtCards(seen *monitor.Contention, policy *Policy, state State) []*cardTraffic {
 	cards := make([]*cardTraffic, 0, max(len(state.cards), len(seen.Devices)))
 	known, devices, streams := state.cards, seen.Devices, seen.Streams
 	for len(known)+len(devices)+len(streams) > 0 {
@@ -169,12 +172,12 @@ func firstUUID(known []*cardTraffic, devices []monitor.Device, streams []monitor
 }
 
 // conclude ends a period: averages are updated, and evidence is drawn up.
-func (s *ContentionState) conclude(passed span, policy *ContentionPolicy) Contention {
+func (s *State) conclude(passed span, policy *Policy) Result {
 	total := 0
 	for _, card := range s.cards {
 		total += len(card.slices)
 	}
-	result := Contention{Slices: make([]SliceContention, 0, total), GPUs: make([]GPUContention, 0, len(s.cards))}
+	result := Result{Slices: make([]Slice, 0, total), GPUs: make([]GPU, 0, len(s.cards))}
 	for i, known := range s.cards {
 		card := *known
 		if anyLoud(known.slices) {

@@ -3,7 +3,7 @@
 
 // Contention that is there is found, with who makes it; and nothing else is.
 
-package decide
+package contention
 
 import (
 	"math"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package contention
 
 import "time"
 
@@ -38,8 +38,8 @@ type Attributed struct {
 	Why        string  // why not, or why not with more confidence
 }
 
-// SliceContention is what is concluded of one allocation on one GPU.
-type SliceContention struct {
+// Slice is what is concluded of one allocation on one GPU.
+type Slice struct {
 	Key, GPUUUID string
 	Pressures    map[Resource]Pressure
 	Traffic      []Attributed // by resource
@@ -65,8 +65,8 @@ func (s Strain) Bad(above float64) bool {
 	return s.Excluded == "" && s.Saturated && s.CoActive && s.Avg10 > above && s.Avg60 > above
 }
 
-// GPUContention is what is concluded of one card.
-type GPUContention struct {
+// GPU is what is concluded of one card.
+type GPU struct {
 	UUID         string
 	Possible     []Resource // on which there can be a verdict, in the way in which the card is shared
 	Device       []Attributed
@@ -76,11 +76,11 @@ type GPUContention struct {
 	Note         string // which verdicts cannot be made, and why, for people; "": all can
 }
 
-// Contention is what follows from one look.
-type Contention struct {
-	Slices []SliceContention // sorted by GPU and key
-	GPUs   []GPUContention   // sorted by UUID
-	Quick  []string          // cards to look at more often for a while, for attribution
-	Next   time.Duration     // when to look again
-	Period bool              // a period of 2 s ended with this look: Strain and Pressures are new
+// Result is what follows from one look.
+type Result struct {
+	Slices []Slice       // sorted by GPU and key
+	GPUs   []GPU         // sorted by UUID
+	Quick  []string      // cards to look at more often for a while, for attribution
+	Next   time.Duration // when to look again
+	Period bool          // a period of 2 s ended with this look: Strain and Pressures are new
 }

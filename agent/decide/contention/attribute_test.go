@@ -3,7 +3,7 @@
 
 // Mixtures of tenants whose true traffic is known: what is told with confidence is near it, and what cannot be told is not.
 
-package decide
+package contention
 
 import (
 	"fmt"
@@ -122,7 +122,7 @@ func TestAttributeMixtures(t *testing.T) {
 	}
 }
 
-// The same as often as Contend asks for, which is seldom where little is at stake.
+// The same as often as Judge asks for, which is seldom where little is at stake.
 func TestAttributeAsOftenAsAsked(t *testing.T) {
 	t.Parallel()
 	known, looks, often, all := 0, 0, 0, 0

@@ -3,7 +3,7 @@
 
 // On what others are in a slice's way, and what it loses to them.
 
-package decide
+package contention
 
 import (
 	"time"

@@ -3,7 +3,7 @@
 
 // One class of operations between looks: how long its new samples took, and how much of that was lost.
 
-package decide
+package contention
 
 import (
 	"slices"

@@ -3,7 +3,7 @@
 
 // Whatever containers write and drivers answer: no panic, no nonsense, no memory without bound, nobody else harmed.
 
-package decide
+package contention
 
 import (
 	"fmt"
@@ -22,16 +22,16 @@ func FuzzContend(f *testing.F) {
 	f.Add([]byte{255, 0, 255, 0, 128, 7, 9, 200, 31, 42, 255, 255, 0, 0, 1}, int64(-5))
 	f.Fuzz(func(t *testing.T, data []byte, seed int64) {
 		n := &nonsense{data: data, random: rand.New(rand.NewSource(seed))}
-		var state ContentionState
-		policy := DefaultContentionPolicy()
+		var state State
+		policy := DefaultPolicy()
 		now := time.Hour
 		for range 60 {
 			now += time.Duration(n.next()%16) * 200 * ms
 			if n.next()%32 == 0 {
 				now += n.duration() % (24 * time.Hour)
 			}
-			var result Contention
-			result, state = Contend(n.look(now), policy, state)
+			var result Result
+			result, state = Judge(n.look(now), policy, state)
 			checkContention(t, result)
 		}
 	})
@@ -116,7 +116,7 @@ func (n *nonsense) look(now time.Duration) *monitor.Contention {
 }
 
 // checkContention holds what was concluded against what must never be.
-func checkContention(t *testing.T, result Contention) {
+func checkContention(t *testing.T, result Result) {
 	t.Helper()
 	if result.Next <= 0 {
 		t.Fatalf("next look after %s", result.Next)
@@ -161,11 +161,11 @@ func checkContention(t *testing.T, result Contention) {
 	}
 }
 
-// The same state gives the same answer, any number of times: Contend changes nothing that it was given.
+// The same state gives the same answer, any number of times: Judge changes nothing that it was given.
 func TestContendIsPure(t *testing.T) {
 	n := &nonsense{random: rand.New(rand.NewSource(11))}
-	policy := DefaultContentionPolicy()
-	var state ContentionState
+	policy := DefaultPolicy()
+	var state State
 	now := time.Hour
 	for look := range 300 {
 		now += time.Second
@@ -173,10 +173,10 @@ func TestContendIsPure(t *testing.T) {
 		if look%3 == 0 { // a sensible one
 			seen = newFleetLook(now, look)
 		}
-		first, after := Contend(seen, policy, state)
-		_, _ = Contend(n.look(now+time.Second), policy, state)
-		_, _ = Contend(newFleetLook(now+time.Second, look), policy, after)
-		second, again := Contend(seen, policy, state)
+		first, after := Judge(seen, policy, state)
+		_, _ = Judge(n.look(now+time.Second), policy, state)
+		_, _ = Judge(newFleetLook(now+time.Second, look), policy, after)
+		second, again := Judge(seen, policy, state)
 		if !reflect.DeepEqual(first, second) || !reflect.DeepEqual(after, again) {
 			t.Fatalf("look %d: another answer the second time", look)
 		}
@@ -196,10 +196,10 @@ func newFleetLook(now time.Duration, look int) *monitor.Contention {
 
 // What is remembered is bounded: by slice, whatever classes come and go, and by card, whoever comes and goes.
 func TestContendMemory(t *testing.T) {
-	policy := DefaultContentionPolicy()
+	policy := DefaultPolicy()
 	policy.Quick = 0 // the DRAM's traffic is told by slice all the time
 	random := rand.New(rand.NewSource(12))
-	var state ContentionState
+	var state State
 	const slices = 16
 	now, samples := time.Hour, uint64(0)
 	look := func(span time.Duration) {
@@ -221,7 +221,7 @@ func TestContendMemory(t *testing.T) {
 					}
 				}
 			}
-			_, state = Contend(&seen.seen, policy, state)
+			_, state = Judge(&seen.seen, policy, state)
 		}
 	}
 	look(3 * time.Minute)
@@ -339,7 +339,7 @@ func TestContendInterrupted(t *testing.T) {
 			s.actors = nil
 			for range 30 {
 				s.now += time.Second
-				s.result, s.state = Contend(&monitor.Contention{Now: s.now}, s.policy, s.state)
+				s.result, s.state = Judge(&monitor.Contention{Now: s.now}, s.policy, s.state)
 			}
 			if len(s.result.GPUs) > 0 || len(s.state.cards) > 0 {
 				s.t.Errorf("a card that is away is still known: %+v", s.result.GPUs)
@@ -351,7 +351,7 @@ func TestContendInterrupted(t *testing.T) {
 			s.actors[1].unread = func(now time.Duration) bool { return now < until }
 		},
 		"nil": func(s *scene) {
-			s.result, s.state = Contend(nil, s.policy, s.state)
+			s.result, s.state = Judge(nil, s.policy, s.state)
 			if s.result.Next <= 0 || len(s.result.GPUs) != 1 {
 				s.t.Errorf("%+v", s.result)
 			}
