@@ -198,10 +198,15 @@ func (p *Probes) accept(c cost) func(placed) bool {
 	}
 }
 
+// capFor is how many calls a second keep the budget.
+func capFor(hit time.Duration) int {
+	return max(lowestCap, int(budgetShare*float64(time.Second)/float64(max(hit, 100*time.Nanosecond))))
+}
+
 // limit sets the rate cap in the kernel.
 func (p *Probes) limit(perSecond int, c cost) error {
 	if perSecond == 0 {
-		perSecond = max(lowestCap, int(budgetShare*float64(time.Second)/float64(max(c.emulated, 100*time.Nanosecond))))
+		perSecond = capFor(c.emulated)
 	}
 	p.status.Cap = perSecond
 	variables := p.loaded.collection.Variables

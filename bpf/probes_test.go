@@ -7,6 +7,7 @@ package bpf
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,5 +159,70 @@ func TestRateCap(t *testing.T) {
 				t.Errorf("beside a noisy group: %+v", got)
 			}
 		})
+	}
+}
+
+// TestModeFollowsTheCost: what a hit was measured to cost settles how much is probed, and how often calls are counted.
+func TestModeFollowsTheCost(t *testing.T) {
+	copying, waiting, allocating := function{class: hostToDevice}, function{class: stall}, function{class: allocation}
+	for _, row := range []struct {
+		name              string
+		asked             Mode
+		mechanism         Mechanism
+		emulated, stepped time.Duration
+		mode              Mode
+		because           string
+		accepted          []placed
+		refused           []placed
+	}{
+		{"cheap everywhere", ModeAuto, MechanismSession, 700 * time.Nanosecond, 4 * time.Microsecond, ModeFull, "",
+			[]placed{{function: copying}, {function: waiting, emulated: true}, {function: allocating}}, nil},
+		{"single steps are dear", ModeAuto, MechanismSession, 700 * time.Nanosecond, 16 * time.Microsecond, ModeFull, "",
+			[]placed{{function: copying, emulated: true}, {function: allocating}}, []placed{{function: copying}, {function: waiting}}},
+		{"as dear as full may be", ModeAuto, MechanismSession, fullHitCost, rareHitCost, ModeFull, "",
+			[]placed{{function: copying, emulated: true}, {function: allocating}}, []placed{{function: copying}}},
+		{"dearer", ModeAuto, MechanismSession, fullHitCost + 1, rareHitCost + 1, ModeSampled, "only allocations",
+			[]placed{{function: allocating, emulated: true}}, []placed{{function: copying, emulated: true}, {function: allocating}}},
+		{"dearest", ModeAuto, MechanismSession, rareHitCost, time.Millisecond, ModeSampled, "only allocations", []placed{{function: allocating, emulated: true}}, nil},
+		{"too dear", ModeAuto, MechanismSession, rareHitCost + 1, time.Millisecond, ModeOff, "a probed call costs", nil, nil},
+		{"full is asked for", ModeFull, MechanismSession, time.Millisecond, time.Millisecond, ModeFull, "", []placed{{function: copying, emulated: true}}, nil},
+		{"sampled is asked for", ModeSampled, MechanismSession, time.Nanosecond, time.Nanosecond, ModeSampled, "",
+			[]placed{{function: allocating}}, []placed{{function: copying, emulated: true}}},
+		{"single probes", ModeFull, MechanismSingle, time.Nanosecond, time.Nanosecond, ModeSampled, "uprobe.multi", []placed{{function: allocating}}, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			p, c := &Probes{loaded: &loaded{mechanism: row.mechanism}}, cost{emulated: row.emulated, stepped: row.stepped}
+			mode, reason := ModeOff, ""
+			if err := p.choose(Options{Mode: row.asked, Proc: "/proc"}, c); err != nil {
+				reason = err.Error()
+			} else {
+				mode, reason = p.status.Mode, strings.Join(p.reasons, "; ")
+			}
+			if mode != row.mode || !strings.Contains(reason, row.because) || (reason == "") != (row.because == "") {
+				t.Errorf("mode %s because %q, want %s because %q", mode, reason, row.mode, row.because)
+			}
+			for _, f := range row.accepted {
+				if !p.accept(c)(f) {
+					t.Errorf("%+v is left out", f)
+				}
+			}
+			for _, f := range row.refused {
+				if p.accept(c)(f) {
+					t.Errorf("%+v is probed", f)
+				}
+			}
+		})
+	}
+}
+
+// TestCapKeepsTheBudget: the calls that are counted take half a percent of a container's time at most, whatever one costs.
+func TestCapKeepsTheBudget(t *testing.T) {
+	for _, row := range []struct {
+		hit       time.Duration
+		perSecond int
+	}{{300 * time.Nanosecond, 16666}, {time.Microsecond, 5000}, {7 * time.Microsecond, 714}, {15 * time.Microsecond, 333}, {50 * time.Microsecond, lowestCap}} {
+		if got := capFor(row.hit); got != row.perSecond {
+			t.Errorf("%v a hit: %d calls a second, want %d", row.hit, got, row.perSecond)
+		}
 	}
 }
