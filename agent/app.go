@@ -35,6 +35,7 @@ import (
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/kubelet"
 	ledgersource "github.com/vgpud/vgpud/agent/source/ledger"
@@ -97,7 +98,7 @@ type app struct {
 	state   decide.State
 	build   metrics.Build
 	parts   parts
-	noted   notes
+	noted   notes.Notes
 	started bool
 	closers []func(context.Context) error // in the order of starting
 }

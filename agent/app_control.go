@@ -18,6 +18,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
 )
 
@@ -36,7 +37,7 @@ func (a *app) openControl() {
 	}
 	server := control.New(control.Config{Path: a.config.ControlSocket, View: a.controlView, Thaw: a.thaw, Log: a.baseLog})
 	err := server.Listen()
-	a.noted.change(a.log, subject{stage: stageControl}, err)
+	a.noted.Change(a.log, notes.Subject{Stage: notes.StageControl}, err)
 	if err != nil {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/freezer"
+	"github.com/vgpud/vgpud/agent/notes"
 )
 
 // openFreezer opens the freezer, whatever is asked for now: what an agent before this one left frozen is thawed, unless
@@ -21,7 +22,7 @@ import (
 func (a *app) openFreezer() {
 	opened, err := freezer.Open(freezer.Config{StatePath: filepath.Join(a.config.StateDir, frozenFile), Root: a.parts.procRoot,
 		Adopt: a.config.Witness == string(decide.WitnessFreeze), Log: a.baseLog, Now: a.parts.now})
-	a.noted.change(a.log, subject{stage: stageFreezer}, err)
+	a.noted.Change(a.log, notes.Subject{Stage: notes.StageFreezer}, err)
 	if err != nil {
 		return
 	}

@@ -6,7 +6,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -25,6 +24,7 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/fake"
+	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/internal/require"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/kubelettest"
@@ -40,24 +40,6 @@ const (
 
 func card(uuid string, index int) source.GPU {
 	return source.GPU{UUID: uuid, Index: index, Model: "Simulated", TotalBytes: 10 * sliceSize, NUMANode: -1}
-}
-
-// logBuffer keeps what the agent logs.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logBuffer) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // node is a machine with a kubelet, two cards and the directories of an agent.
@@ -110,7 +92,7 @@ func newNode(t testing.TB) *node {
 // running is an agent that runs.
 type running struct {
 	node *node
-	log  *logBuffer
+	log  *logtest.Buffer
 	stop func() // ends it in order, once, and checks that it ended well
 }
 
@@ -118,7 +100,7 @@ type running struct {
 func (n *node) start() *running {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{node: n, log: &logBuffer{}}
+	r := &running{node: n, log: &logtest.Buffer{}}
 	done := make(chan error, 1)
 	go func() {
 		done <- runAgent(ctx, n.config, slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})), n.parts)

@@ -22,6 +22,7 @@ import (
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/bpfevents"
 	"github.com/vgpud/vgpud/agent/source/procs"
@@ -48,7 +49,7 @@ type outsider struct {
 
 	found map[decide.WitnessKind]uint64
 	done  map[string]decide.WitnessAction // what the last look did, by container ID
-	noted notes
+	noted notes.Notes
 	last  atomic.Pointer[outsideLook] // never nil
 }
 
@@ -129,7 +130,7 @@ func (o *outsider) run(ctx context.Context) error {
 	if o.open != nil {
 		attached := o.open()
 		o.sources.Probes = attached
-		defer func() { o.noted.change(o.log, subject{stage: stageDetach}, attached.Close()) }()
+		defer func() { o.noted.Change(o.log, notes.Subject{Stage: notes.StageDetach}, attached.Close()) }()
 	}
 	ticker := time.NewTicker(outsideEvery)
 	defer ticker.Stop()
@@ -151,7 +152,7 @@ func (o *outsider) look(ctx context.Context) {
 	}
 	for _, status := range seen.Sources {
 		if status.Name != monitor.SourceLedger && status.Name != monitor.SourcePages { // of which the tick tells
-			o.noted.change(o.log, subject{stage: stageObserve, source: status.Name}, statusError(status))
+			o.noted.Change(o.log, notes.Subject{Stage: notes.StageObserve, Source: status.Name}, statusError(status))
 		}
 	}
 	look := &outsideLook{seen: seen, calls: callsByContainer(seen)}

@@ -21,6 +21,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -59,7 +60,7 @@ type steerer struct {
 	unmeasured map[string]time.Duration // since when, by GPU
 	wantedAt   time.Duration            // when GPU time was last wanted, or the loop began
 	fullAt     time.Duration            // when everything is to be read again
-	noted      notes
+	noted      notes.Notes
 
 	mu   sync.Mutex
 	last metrics.Steering
@@ -180,7 +181,7 @@ func (s *steerer) follow(now time.Duration) bool {
 		if err != nil {
 			s.retryAt = now + retryEvery
 		}
-		s.noted.change(s.log, subject{stage: stageSteer, allocation: record.Key}, err)
+		s.noted.Change(s.log, notes.Subject{Stage: notes.StageSteer, Allocation: record.Key}, err)
 	}
 	for key, tenant := range s.tenants {
 		if !held[key] {
@@ -188,7 +189,7 @@ func (s *steerer) follow(now time.Duration) bool {
 			delete(s.tenants, key)
 		}
 	}
-	s.noted.keep(func(key string) bool { return held[key] })
+	s.noted.Keep(func(key string) bool { return held[key] })
 	return true
 }
 
@@ -259,7 +260,7 @@ func (s *steerer) publish(rates []decide.Rate, now time.Duration) {
 		faults[rate.Key] = errors.Join(faults[rate.Key], err)
 	}
 	for key, fault := range faults {
-		s.noted.change(s.log, subject{stage: stageRate, allocation: key}, fault)
+		s.noted.Change(s.log, notes.Subject{Stage: notes.StageRate, Allocation: key}, fault)
 	}
 	s.beat(now, true)
 }
@@ -283,15 +284,15 @@ func (s *steerer) beat(now time.Duration, look bool) {
 
 // report logs what an operator or a user acts on, once when it begins and once when it is over.
 func (s *steerer) report(steering decide.Steering, sampleErr error, now time.Duration) {
-	s.noted.change(s.log, subject{stage: stageObserve, source: metrics.SourceUtilization}, sampleErr)
+	s.noted.Change(s.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceUtilization}, sampleErr)
 	for _, verdict := range steering.Verdicts {
 		record := s.tenants[verdict.Key].record
-		about := func(stage string) subject {
-			return subject{stage: stage, allocation: verdict.Key, gpu: verdict.GPUUUID}
+		about := func(stage string) notes.Subject {
+			return notes.Subject{Stage: stage, Allocation: verdict.Key, GPU: verdict.GPUUUID}
 		}
 		details := func() []any { return evidence(record, verdict) }
-		s.noted.turn(s.log, about(stageOverShare), verdict.OverShare, details)
-		s.noted.turn(s.log, about(stageHeld), verdict.Held, details)
+		s.noted.Turn(s.log, about(notes.StageOverShare), verdict.OverShare, details)
+		s.noted.Turn(s.log, about(notes.StageHeld), verdict.Held, details)
 	}
 	s.reportUnmeasured(steering.Verdicts, now)
 }
@@ -305,7 +306,7 @@ func (s *steerer) reportUnmeasured(verdicts []decide.ComputeVerdict, now time.Du
 	for uuid := range s.unmeasured {
 		if known, steered := measured[uuid]; known || !steered {
 			delete(s.unmeasured, uuid)
-			s.noted.turn(s.log, subject{stage: stageMeasure, gpu: uuid}, false, noDetails)
+			s.noted.Turn(s.log, notes.Subject{Stage: notes.StageMeasure, GPU: uuid}, false, noDetails)
 		}
 	}
 	for uuid, known := range measured {
@@ -315,7 +316,7 @@ func (s *steerer) reportUnmeasured(verdicts []decide.ComputeVerdict, now time.Du
 		if _, before := s.unmeasured[uuid]; !before {
 			s.unmeasured[uuid] = now
 		}
-		s.noted.turn(s.log, subject{stage: stageMeasure, gpu: uuid}, now-s.unmeasured[uuid] >= unmeasuredAfter, noDetails)
+		s.noted.Turn(s.log, notes.Subject{Stage: notes.StageMeasure, GPU: uuid}, now-s.unmeasured[uuid] >= unmeasuredAfter, noDetails)
 	}
 }
 

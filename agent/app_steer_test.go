@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -61,7 +62,7 @@ func (b *steerBench) restart() {
 	if b.steer != nil {
 		b.steer.close()
 	}
-	b.steer = newSteerer(b.books, b.store, nil, timelessLog(b.log))
+	b.steer = newSteerer(b.books, b.store, nil, logtest.Timeless(b.log))
 }
 
 // grant makes an allocation as the plugin does.

@@ -22,6 +22,7 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/internal/require"
 	"github.com/vgpud/vgpud/limiter"
 )
@@ -250,7 +251,7 @@ func TestImpossibleConfigurationIsRefusedAtStart(t *testing.T) {
 			change(n)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			log := &logBuffer{}
+			log := &logtest.Buffer{}
 			if err := runAgent(ctx, n.config, slog.New(slog.NewTextHandler(log, nil)), n.parts); err == nil {
 				t.Error("the agent ran")
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
@@ -33,12 +34,12 @@ func (a *app) loop(ctx context.Context) error {
 		case <-a.wake: // a card became contended, or recovered
 		}
 		err := a.tick(ctx)
-		a.noted.change(a.log, subject{stage: stageOffer}, err)
+		a.noted.Change(a.log, notes.Subject{Stage: notes.StageOffer}, err)
 		var changed error
 		if a.config.Changed() {
 			changed = errors.New("the configuration file was changed; it is read at the next start")
 		}
-		a.noted.change(a.log, subject{stage: stageConfigure}, changed)
+		a.noted.Change(a.log, notes.Subject{Stage: notes.StageConfigure}, changed)
 	}
 }
 
@@ -167,14 +168,14 @@ func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 		if status.NotAsked {
 			continue // for the fault of another source, which is said
 		}
-		a.noted.change(a.log, subject{stage: stageObserve, source: status.Name}, statusError(status))
+		a.noted.Change(a.log, notes.Subject{Stage: notes.StageObserve, Source: status.Name}, statusError(status))
 	}
 	for _, verdict := range decisions.Allocations {
 		var fault error
 		if verdict.Tampered || verdict.OverLimit || verdict.Missing {
 			fault = errors.New(verdict.Reason)
 		}
-		a.noted.change(a.log, subject{stage: stageJudge, allocation: verdict.Key}, fault)
+		a.noted.Change(a.log, notes.Subject{Stage: notes.StageJudge, Allocation: verdict.Key}, fault)
 	}
 }
 
@@ -214,7 +215,7 @@ func (a *app) keepPages() {
 	for directory := range a.pagesDirectories() {
 		faults = append(faults, a.pages.prepare(directory))
 	}
-	a.noted.change(a.log, subject{stage: stagePrepare}, errors.Join(faults...))
+	a.noted.Change(a.log, notes.Subject{Stage: notes.StagePrepare}, errors.Join(faults...))
 }
 
 // applyAllocations acts on each verdict. A fault with one allocation is logged and does not stop the others.
@@ -239,9 +240,9 @@ func (a *app) applyAllocations(snapshot *monitor.Snapshot, decisions decide.Deci
 		if err == nil && !verdict.Release && snapshot.SourceUp(monitor.SourceKubelet) && !allocation.Absent && allocation.Owner.Known() {
 			err = a.identify(allocation)
 		}
-		a.noted.change(a.log, subject{stage: stageRepair, allocation: verdict.Key}, err)
+		a.noted.Change(a.log, notes.Subject{Stage: notes.StageRepair, Allocation: verdict.Key}, err)
 	}
-	a.noted.keep(func(key string) bool { _, exists := observed[key]; return exists })
+	a.noted.Keep(func(key string) bool { _, exists := observed[key]; return exists })
 }
 
 // putRight freezes the allocation where what it holds may be lost, and only then gives it pages that are right.

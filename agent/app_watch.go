@@ -23,6 +23,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/pages"
 	"github.com/vgpud/vgpud/limiter"
@@ -90,7 +91,7 @@ type watcher struct {
 	counts  map[metrics.Move]uint64
 	changes map[string]contentionChange
 	looks   uint64
-	noted   notes
+	noted   notes.Notes
 
 	last atomic.Pointer[watched] // never nil once restore has returned
 }
@@ -172,7 +173,7 @@ func (w *watcher) look(ctx context.Context) time.Duration {
 	}
 	devices := w.gather(answer, named, holdings)
 	traffic, err := w.traffics.Traffic(keysOn(holdings, devices))
-	w.noted.change(w.log, subject{stage: stageObserve, source: metrics.SourceTraffic}, err)
+	w.noted.Change(w.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceTraffic}, err)
 	seen := monitor.CollectContention(w.now(), devices, holdings, traffic)
 	concluded, state := w.contend(seen, w.policy, w.state)
 	health, verdict := decide.JudgeContention(concluded, w.health, w.verdict, seen.Now)
@@ -203,7 +204,7 @@ func (w *watcher) gather(answer deviceAnswer, named []string, holdings []monitor
 	if errors.Is(fault, errNoCounters) {
 		fault = nil // said once, at the start
 	}
-	w.noted.change(w.log, subject{stage: stageObserve, source: metrics.SourceCounters}, fault)
+	w.noted.Change(w.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceCounters}, fault)
 	if answer.err != nil {
 		cards := map[string]bool{}
 		for _, holding := range holdings {

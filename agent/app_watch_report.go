@@ -10,6 +10,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
 )
 
@@ -36,12 +37,12 @@ func (w *watcher) report(concluded contention.Result, health decide.HealthVerdic
 		if w.looks < settledAfter || card.Err != nil || card.Sharing == source.SharingMIG {
 			continue
 		}
-		w.noted.turn(w.log, subject{stage: stageDRAM, gpu: uuid}, !card.DRAM.Known, noDetails)
-		w.noted.turn(w.log, subject{stage: stagePCIe, gpu: uuid}, !card.PCIeRX.Known || !card.PCIeTX.Known, noDetails)
-		w.noted.turn(w.log, subject{stage: stageSharing, gpu: uuid}, card.Sharing == source.SharingUnknown, noDetails)
+		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageDRAM, GPU: uuid}, !card.DRAM.Known, noDetails)
+		w.noted.Turn(w.log, notes.Subject{Stage: notes.StagePCIe, GPU: uuid}, !card.PCIeRX.Known || !card.PCIeTX.Known, noDetails)
+		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageSharing, GPU: uuid}, card.Sharing == source.SharingUnknown, noDetails)
 	}
 	for _, verdict := range health.GPUs {
-		w.noted.turn(w.log, subject{stage: stageBlind, gpu: verdict.UUID}, verdict.Contended && verdict.Blind != "",
+		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageBlind, GPU: verdict.UUID}, verdict.Contended && verdict.Blind != "",
 			func() []any { return []any{"reason", verdict.Blind} })
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/fake"
+	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/limiter"
 )
 
@@ -192,7 +193,7 @@ type watchBench struct {
 
 func newWatchBench(t *testing.T, devices *fake.Devices) *watchBench {
 	b := &watchBench{steerBench: newSteerBench(t, elastic, gpuA, gpuB), devices: devices, quarrel: &quarrel{}, now: limiter.MonotonicNow()}
-	a := &app{baseLog: timelessLog(b.log), books: b.books, config: Config{StateDir: t.TempDir()}, steer: b.steer,
+	a := &app{baseLog: logtest.Timeless(b.log), books: b.books, config: Config{StateDir: t.TempDir()}, steer: b.steer,
 		parts: parts{contend: b.quarrel.contend, now: time.Now}}
 	if devices != nil {
 		a.devices = newDeviceSampler(devices)

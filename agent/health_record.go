@@ -20,6 +20,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/internal/atomicfile"
 )
 
@@ -99,7 +100,7 @@ func (r *healthRecord) keep(state decide.HealthState, now time.Duration, moved b
 func (w *watcher) restore() {
 	now := w.now()
 	state, err := w.record.read(now)
-	w.noted.change(w.log, subject{stage: stageRecall}, err)
+	w.noted.Change(w.log, notes.Subject{Stage: notes.StageRecall}, err)
 	w.verdict = state
 	health, _ := decide.JudgeContention(contention.Result{}, w.health, state, now)
 	w.last.Store(&watched{seen: &monitor.Contention{}, health: health})
@@ -107,5 +108,5 @@ func (w *watcher) restore() {
 
 // keep writes the verdicts down.
 func (w *watcher) keep(moved bool) {
-	w.noted.change(w.log, subject{stage: stageRemember}, w.record.keep(w.verdict, w.now(), moved))
+	w.noted.Change(w.log, notes.Subject{Stage: notes.StageRemember}, w.record.keep(w.verdict, w.now(), moved))
 }

@@ -42,6 +42,7 @@ var allowedImports = map[string][]string{
 	"agent/freezer":             {"agent/decide", "agent/source/procs", "internal/atomicfile"},
 	"agent/freezer/freezertest": {"internal/require"},
 	"agent/metrics":             {"agent/monitor", "agent/decide", "agent/decide/contention", "internal/atomicfile"},
+	"agent/notes":               {},
 	"agent/top":                 {"agent/control"},
 	"bpf":                       {},
 	"limiter":                   {},
@@ -49,6 +50,7 @@ var allowedImports = map[string][]string{
 	"plugin/ledger":             {"internal/atomicfile"},
 	"plugin/kubelettest":        {},
 	"internal/atomicfile":       {},
+	"internal/logtest":          {},
 	"internal/require":          {},
 
 	// Decide and its rooms.
@@ -70,7 +72,7 @@ var allowedImports = map[string][]string{
 }
 
 // testImports may be used by any test on top of the package's own row.
-var testImports = []string{"internal/require", "agent/source/fake", "agent/freezer/freezertest", "plugin/kubelettest"}
+var testImports = []string{"internal/logtest", "internal/require", "agent/source/fake", "agent/freezer/freezertest", "plugin/kubelettest"}
 
 // noEffects are packages of pure functions, and the standard packages through which they would stop being pure.
 var (

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 
 	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/notes"
 )
 
 // publisher owns the metrics file.
@@ -19,13 +20,13 @@ type publisher struct {
 	file   *metrics.Textfile
 	log    *slog.Logger
 	latest chan metrics.View // holds at most one
-	noted  notes
+	noted  notes.Notes
 }
 
 // newPublisher names the file and takes away what a killed agent left of it.
 func newPublisher(directory string, log *slog.Logger) *publisher {
 	p := &publisher{file: metrics.NewTextfile(directory), log: log.With("component", "metrics"), latest: make(chan metrics.View, 1)}
-	p.noted.change(p.log, subject{stage: stageTidy}, p.file.RemoveLeftovers())
+	p.noted.Change(p.log, notes.Subject{Stage: notes.StageTidy}, p.file.RemoveLeftovers())
 	return p
 }
 
@@ -45,7 +46,7 @@ func (p *publisher) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case view := <-p.latest:
-			p.noted.change(p.log, subject{stage: stagePublish}, p.file.Write(view))
+			p.noted.Change(p.log, notes.Subject{Stage: notes.StagePublish}, p.file.Write(view))
 		}
 	}
 }

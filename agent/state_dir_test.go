@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/internal/require"
 )
 
@@ -115,9 +116,9 @@ func TestLockHolder(t *testing.T) {
 }
 
 // vgpudRun prepares `vgpud run` on a node's directories.
-func vgpudRun(t *testing.T, n *node, arguments ...string) (*exec.Cmd, *logBuffer) {
+func vgpudRun(t *testing.T, n *node, arguments ...string) (*exec.Cmd, *logtest.Buffer) {
 	t.Helper()
-	log := &logBuffer{}
+	log := &logtest.Buffer{}
 	command := exec.Command(os.Args[0], append([]string{"run", "--kubelet-dir=" + n.config.KubeletDir, "--state-dir=" + n.config.StateDir,
 		"--pages-dir=" + n.config.PagesDir, "--textfile-dir=" + n.config.TextfileDir, "--library=" + n.config.Library,
 		"--nvml-library=/nonexistent/libnvidia-ml.so.1", "--tick-interval=100ms"}, arguments...)...)

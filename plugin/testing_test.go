@@ -17,13 +17,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/plugin/kubelettest"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -279,22 +279,13 @@ func twoGPUs() []GPU {
 
 // testLog keeps log lines and sends them to the test's log; what arrives after the test's end is dropped.
 type testLog struct {
-	t    *testing.T
-	mu   sync.Mutex
-	text strings.Builder
+	logtest.Buffer
+	t *testing.T
 }
 
 func (l *testLog) Write(line []byte) (int, error) {
 	if l.t.Context().Err() == nil {
 		l.t.Log(string(bytes.TrimSpace(line)))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *testLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	return l.Buffer.Write(line)
 }

@@ -34,6 +34,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/internal/require"
 )
 
@@ -189,7 +190,7 @@ func TestRealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	log := &sending{}
+	log := &logtest.Buffer{}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}]\nusers: [{name: u, user: {token: %s}}]\n"+
 		"contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n", url, agentToken)
@@ -213,8 +214,8 @@ func TestRealAPIServer(t *testing.T) {
 	// Without rights nothing is told, and the log says which file has them.
 	recorder.Offer(Event{Reason: "A", Action: "A", Note: "n"})
 	eventually(t, "refused", func() bool { return recorder.Status() == Status{Dropped: 1} })
-	if !strings.Contains(log.logged(), "deploy/rbac.yaml") {
-		t.Errorf("the log says\n%s", log.logged())
+	if !strings.Contains(log.String(), "deploy/rbac.yaml") {
+		t.Errorf("the log says\n%s", log.String())
 	}
 
 	apply(t, admin, "rbac.yaml")

@@ -7,7 +7,6 @@
 package events
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +25,8 @@ import (
 	"go.uber.org/goleak"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vgpud/vgpud/internal/logtest"
 )
 
 // patience bounds what takes an instant on an idle machine.
@@ -107,27 +108,13 @@ func kubeconfig(t *testing.T, url string) string {
 // sending is a recorder that runs until the test ends, with a log that can be read.
 type sending struct {
 	*Recorder
-	mu  sync.Mutex
-	log bytes.Buffer
-}
-
-// Write implements io.Writer, for the log.
-func (s *sending) Write(text []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.Write(text)
-}
-
-func (s *sending) logged() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.String()
+	log logtest.Buffer
 }
 
 func record(t *testing.T, url string, prepare func(*Recorder)) *sending {
 	t.Helper()
 	s := &sending{}
-	recorder, err := New(Config{Node: "n1", Kubeconfig: kubeconfig(t, url), Log: slog.New(slog.NewTextHandler(s, nil))})
+	recorder, err := New(Config{Node: "n1", Kubeconfig: kubeconfig(t, url), Log: slog.New(slog.NewTextHandler(&s.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,8 +252,8 @@ func TestAPIServerDown(t *testing.T) {
 	}
 	server.answerWith(nil)
 	eventually(t, "sent what was kept", func() bool { return r.Status().Sent > 0 && !r.down.Load() })
-	eventually(t, "log", func() bool { return strings.Contains(r.logged(), "takes events again") })
-	if log := r.logged(); strings.Count(log, "takes no events") != 1 || strings.Count(log, "level=WARN") > 2 {
+	eventually(t, "log", func() bool { return strings.Contains(r.log.String(), "takes events again") })
+	if log := r.log.String(); strings.Count(log, "takes no events") != 1 || strings.Count(log, "level=WARN") > 2 {
 		t.Errorf("the log says it more than once:\n%s", log)
 	}
 }
@@ -299,7 +286,7 @@ func TestRefusals(t *testing.T) {
 		if got := len(server.got()); got != 5 {
 			t.Errorf("%d: %d requests for 5 events", status, got)
 		}
-		if log := r.logged(); strings.Count(log, words) != 1 {
+		if log := r.log.String(); strings.Count(log, words) != 1 {
 			t.Errorf("%d: %q is not in the log once:\n%s", status, words, log)
 		}
 	}

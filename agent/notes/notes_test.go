@@ -1,45 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package main
+package notes
 
 import (
 	"bytes"
 	"errors"
-	"io"
-	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-// timelessLog writes lines that can be compared.
-func timelessLog(out io.Writer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
-		if attr.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return attr
-	}}))
-}
+	"github.com/vgpud/vgpud/internal/logtest"
+)
 
 // A fault is said when it begins, when it becomes another one and when it is over, each time with what it is about.
 func TestNotes(t *testing.T) {
 	var text bytes.Buffer
-	log := timelessLog(&text)
-	var noted notes
-	repair, observe := subject{stage: stageRepair, allocation: "k1"}, subject{stage: stageObserve, source: "nvml"}
-	noted.change(log, repair, nil)
+	log := logtest.Timeless(&text)
+	var noted Notes
+	repair, observe := Subject{Stage: StageRepair, Allocation: "k1"}, Subject{Stage: StageObserve, Source: "nvml"}
+	noted.Change(log, repair, nil)
 	for range 3 {
-		noted.change(log, repair, errors.New("no room"))
-		noted.change(log, observe, errors.New("no driver"))
+		noted.Change(log, repair, errors.New("no room"))
+		noted.Change(log, observe, errors.New("no driver"))
 	}
-	noted.change(log, observe, errors.New("driver hangs"))
-	noted.change(log, observe, nil)
-	noted.keep(func(key string) bool { return key == "k1" })
-	noted.change(log, repair, errors.New("no room"))
-	noted.keep(func(string) bool { return false }) // the allocation is no more
-	noted.change(log, repair, errors.New("no room"))
+	noted.Change(log, observe, errors.New("driver hangs"))
+	noted.Change(log, observe, nil)
+	noted.Keep(func(key string) bool { return key == "k1" })
+	noted.Change(log, repair, errors.New("no room"))
+	noted.Keep(func(string) bool { return false }) // the allocation is no more
+	noted.Change(log, repair, errors.New("no room"))
 	want := `level=WARN msg="allocation could not be put right" stage=repair allocation=k1 error="no room"
 level=WARN msg="source not readable" stage=observe source=nvml error="no driver"
 level=WARN msg="source not readable" stage=observe source=nvml error="driver hangs"
@@ -55,13 +45,13 @@ level=WARN msg="allocation could not be put right" stage=repair allocation=k1 er
 // meanwhile.
 func TestNotesOfStates(t *testing.T) {
 	var text bytes.Buffer
-	log := timelessLog(&text)
-	var noted notes
-	over, held := subject{stage: stageOverShare, allocation: "k1", gpu: "GPU-a"}, subject{stage: stageHeld, allocation: "k1", gpu: "GPU-a"}
+	log := logtest.Timeless(&text)
+	var noted Notes
+	over, held := Subject{Stage: StageOverShare, Allocation: "k1", GPU: "GPU-a"}, Subject{Stage: StageHeld, Allocation: "k1", GPU: "GPU-a"}
 	for used, states := range [][2]bool{{false, false}, {true, false}, {true, true}, {true, true}, {false, true}, {false, false}} {
 		details := func() []any { return []any{"used_percent", used} }
-		noted.turn(log, over, states[0], details)
-		noted.turn(log, held, states[1], details)
+		noted.Turn(log, over, states[0], details)
+		noted.Turn(log, held, states[1], details)
 	}
 	want := `level=WARN msg="container uses more GPU time than it may" stage=share allocation=k1 gpu=GPU-a used_percent=1
 level=INFO msg="container waits for GPU time most of the time: its share binds" stage=cap allocation=k1 gpu=GPU-a used_percent=2
@@ -76,9 +66,9 @@ level=INFO msg="container no longer waits for GPU time most of the time" stage=c
 // Each stage has words of its own for its fault.
 func TestStagesHaveWords(t *testing.T) {
 	seen := map[string]bool{}
-	for _, stage := range []string{stageConfigure, stageObserve, stageJudge, stagePrepare, stageRepair, stageOffer, stagePublish, stageTidy,
-		stageSteer, stageRate, stageOverShare, stageHeld, stageMeasure, stageRecall, stageRemember, stageDRAM, stagePCIe, stageSharing, stageBlind,
-		stageDetach, stageControl, stageFreezer} {
+	for _, stage := range []string{StageConfigure, StageObserve, StageJudge, StagePrepare, StageRepair, StageOffer, StagePublish, StageTidy,
+		StageSteer, StageRate, StageOverShare, StageHeld, StageMeasure, StageRecall, StageRemember, StageDRAM, StagePCIe, StageSharing, StageBlind,
+		StageDetach, StageControl, StageFreezer} {
 		for _, text := range []string{wording[stage].fault, wording[stage].over} {
 			if text == "" || seen[text] {
 				t.Errorf("stage %s: message %q", stage, text)
