@@ -30,11 +30,17 @@ import (
 // orderFor is what the witness would say of a container.
 func orderFor(t *testing.T, c *freezertest.Cell, action decide.WitnessAction) decide.WitnessOrder {
 	t.Helper()
-	start, err := procs.New("/").StartTime(c.PID())
+	return orderAt(t, c.ID, c.PID(), action)
+}
+
+// orderAt is an order for the container of a process.
+func orderAt(t *testing.T, id string, pid int, action decide.WitnessAction) decide.WitnessOrder {
+	t.Helper()
+	start, err := procs.New("/").StartTime(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return decide.WitnessOrder{Action: action, Container: source.Container{ID: c.ID, PodUID: freezertest.PodUID}, PID: c.PID(), StartTime: start,
+	return decide.WitnessOrder{Action: action, Container: source.Container{ID: id, PodUID: freezertest.PodUID}, PID: pid, StartTime: start,
 		Finding: decide.Finding{Kind: decide.WitnessNoSlot, Namespace: "default", Pod: "rogue", PodUID: freezertest.PodUID, Key: "k1", Detail: "it does"}}
 }
 

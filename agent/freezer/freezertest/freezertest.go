@@ -56,6 +56,12 @@ func hierarchyOf(t *testing.T, unified bool) string {
 	return ""
 }
 
+// RequireHierarchy skips the test where the machine has no control groups of v2, or of v1, to freeze with.
+func RequireHierarchy(t *testing.T, unified bool) {
+	t.Helper()
+	hierarchyOf(t, unified)
+}
+
 // NewCell starts a script in a control group of its own, of v2 or v1. The test is skipped where the machine has none; its
 // end takes processes and groups away.
 func NewCell(t *testing.T, unified bool, id, script string) *Cell {
