@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/scripts/benchnode"
 	"github.com/vgpud/vgpud/scripts/contentionbench/scene"
 	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
 )
@@ -59,6 +61,13 @@ func TestRowsAreSound(t *testing.T) {
 			t.Errorf("two rows are called %s", r.id)
 		}
 		seen[r.id] = true
+		free := benchnode.SlicesPerCard
+		for _, t := range r.scene.Filled().Tenants {
+			free -= t.Slices
+		}
+		if free <= 0 {
+			t.Errorf("%s: its tenants hold all of the card: a verdict would withdraw nothing, and nobody would see it", r.id)
+		}
 		if r.expect == nil {
 			continue
 		}
@@ -67,10 +76,36 @@ func TestRowsAreSound(t *testing.T) {
 		}
 	}
 	for _, r := range allRealRows() {
-		if tenants := len(r.scene.Tenants); len(r.slices) != tenants || len(r.programs) != tenants {
-			t.Errorf("%s: %d tenants, %d shares, %d programs", r.id, tenants, len(r.slices), len(r.programs))
+		if tenants := len(r.scene.Tenants); len(r.programs) != tenants {
+			t.Errorf("%s: %d tenants, %d programs", r.id, tenants, len(r.programs))
 		}
 	}
+}
+
+// In virtual time too a verdict is what the kubelet is told of it: of a card whose tenants hold all of it, nothing.
+func TestVerdictsAreThoseThatTheKubeletSees(t *testing.T) {
+	severe := func(slices int) int {
+		t.Helper()
+		r := rowOf(t, "severe").shortened()
+		for i := range r.scene.Tenants {
+			r.scene.Tenants[i].Slices = slices
+		}
+		o := watch(r, map[string]rule{ruleFast: newShipped(decide.FastHealthPolicy(), r.scene)})
+		return len(o.episodes[ruleFast])
+	}
+	if some, all := severe(33), severe(benchnode.SlicesPerCard/3+1); some != 1 || all != 0 {
+		t.Errorf("%d verdicts with a slice to withdraw, %d without any, want 1 and 0", some, all)
+	}
+}
+
+func rowOf(t *testing.T, id string) row {
+	t.Helper()
+	rows := allRows()
+	i := slices.IndexFunc(rows, func(r row) bool { return r.id == id })
+	if i < 0 {
+		t.Fatalf("there is no row %s", id)
+	}
+	return rows[i]
 }
 
 // outcomeOf is an hour with these episodes.

@@ -97,7 +97,7 @@ func firstLine(err error) string {
 }
 
 func runOneReal(ctx context.Context, r realRow, build string) (record, outcome, error) {
-	rules := map[string]rule{ruleShort: &shipped{policy: shortPolicy()}}
+	rules := map[string]rule{ruleShort: newShipped(shortPolicy(), r.scene)}
 	twin := watch(r.row, rules)
 	there := twin.judgeVerdicts(ruleShort)
 	twin.judgePressure(&there)
@@ -152,11 +152,11 @@ func (r realRow) run(ctx context.Context, build string) (o outcome, err error) {
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
 	first := 0
-	for i, t := range r.scene.Tenants {
-		if _, err := n.Admit(ctx, t.Name, r.slices[i], first); err != nil {
+	for _, t := range r.scene.Filled().Tenants {
+		if _, err := n.Admit(ctx, t.Name, t.Slices, first); err != nil {
 			return outcome{}, err
 		}
-		first += r.slices[i]
+		first += t.Slices
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

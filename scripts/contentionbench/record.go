@@ -38,10 +38,10 @@ const (
 )
 
 // rulesOf are the rules that run on a row, made anew.
-func rulesOf() map[string]rule {
+func rulesOf(r row) map[string]rule {
 	rules := peers()
-	rules[ruleDefault] = &shipped{policy: decide.DefaultHealthPolicy()}
-	rules[ruleFast] = &shipped{policy: decide.FastHealthPolicy()}
+	rules[ruleDefault] = newShipped(decide.DefaultHealthPolicy(), r.scene)
+	rules[ruleFast] = newShipped(decide.FastHealthPolicy(), r.scene)
 	return rules
 }
 
@@ -51,7 +51,7 @@ func runRow(r row, seeds int, trace io.Writer) (records []record, first outcome)
 	for seed := range seeds {
 		again := r
 		again.scene.Seed += uint64(seed) * 1000
-		rules := rulesOf()
+		rules := rulesOf(again)
 		o := watch(again, rules)
 		for name := range rules {
 			f := o.judgeVerdicts(name)

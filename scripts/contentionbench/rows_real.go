@@ -17,7 +17,6 @@ import (
 type realRow struct {
 	row
 	mode     string     // of GPU time
-	slices   []int      // of each tenant, in percent of the card
 	programs [][]string // options of flood, by tenant
 	sim      []string   // settings of the simulated card
 	live     []liveSetting
@@ -75,22 +74,21 @@ func allRealRows() []realRow {
 	rows := []realRow{
 		{row: row{id: "real/pcie", title: "copies of three processes beside a victim's, from 80 to 170 s", expect: &expectation{disturbed, "neighbour"}, plot: true,
 			scene: scene.Scene{Tenants: []scene.Tenant{loader("victim", 1, 0), during(loader("neighbour", 3, 0), realFrom, realUntil)}}},
-			slices: []int{30, 30}, programs: [][]string{copying(1, 1), copying(3, 1)}},
+			programs: [][]string{copying(1, 1), copying(3, 1)}},
 		{row: row{id: "real/dram", title: "kernels that overlap under MPS, and use its memory, from 80 to 170 s", expect: &expectation{disturbed, "neighbour"}, plot: true,
 			scene: scene.Scene{Card: scene.Card{Sharing: scene.MPS}, Tenants: []scene.Tenant{long(solver("victim", 0.65, 0.95)), restful(twice(long(solver("neighbour", 0.92, 0.95))))}}},
-			slices:   []int{50, 50},
 			programs: [][]string{solving("busy_10ms_dram65_bound95"), solving("busy_10ms_dram92_bound95", "on_ms=9000", "off_ms=900", "processes=2")}},
 		{row: row{id: "real/self", title: "four streams of copies of one tenant, beside one with kernels",
 			scene: scene.Scene{Tenants: []scene.Tenant{streams(loader("victim", 1, 0), 4), solver("neighbour", 0, 0)}}},
-			slices: []int{30, 30}, programs: [][]string{copying(1, 4), solving("busy_2ms")}},
+			programs: [][]string{copying(1, 4), solving("busy_2ms")}},
 		{row: row{id: "real/time-sharing", title: "30 and 60 % under caps, kernels of 5 ms that use memory",
 			scene: scene.Scene{Tenants: []scene.Tenant{capped(turning("victim"), 30), capped(turning("neighbour"), 60)}}},
-			mode: "hard", slices: []int{30, 60}, programs: [][]string{{"kernel=busy_5ms_dram85_bound80"}, {"kernel=busy_5ms_dram85_bound80"}}},
+			mode: "hard", programs: [][]string{{"kernel=busy_5ms_dram85_bound80"}, {"kernel=busy_5ms_dram85_bound80"}}},
 		{row: row{id: "real/downtrain", title: "the link is trained down to a half, from 80 to 170 s, with kernels of another tenant beside",
 			scene: scene.Scene{Tenants: []scene.Tenant{loader("victim", 1, 0), solver("neighbour", 0, 0)},
 				Events: []scene.Event{{At: realFrom, Kind: scene.SetLink, Value: 0.5, Silent: true}, {At: realUntil, Kind: scene.SetLink, Value: 1, Silent: true}}}},
-			slices: []int{30, 30}, programs: [][]string{copying(1, 1), solving("busy_2ms")},
-			live: []liveSetting{{realFrom, []string{"link_width=8"}}, {realUntil, []string{"link_width=0"}}}},
+			programs: [][]string{copying(1, 1), solving("busy_2ms")},
+			live:     []liveSetting{{realFrom, []string{"link_width=8"}}, {realUntil, []string{"link_width=0"}}}},
 	}
 	for i := range rows {
 		if rows[i].mode == "" {

@@ -41,7 +41,8 @@ type Loop struct {
 // Tenant is one container with a share of the card.
 type Tenant struct {
 	Name      string
-	Share     int           // percent; 0: not limited
+	Share     int           // of GPU time, in percent; 0: not limited
+	Slices    int           // of the card's hundred, that it holds; 0: as many as its share has percent, or ten
 	Loops     []Loop        // of each of its processes
 	Processes int           // 0: 1
 	From      time.Duration // when it starts
@@ -100,6 +101,9 @@ type Scene struct {
 	Seed    uint64
 }
 
+// defaultSlices is what a tenant holds of a card of which nothing else is said.
+const defaultSlices = 10
+
 // Filled returns the scene with what was left out filled in.
 func (s Scene) Filled() Scene {
 	s.Card.LinkRate, s.Card.DRAMRate = orElse(s.Card.LinkRate, 25e9), orElse(s.Card.DRAMRate, 2e12)
@@ -107,6 +111,7 @@ func (s Scene) Filled() Scene {
 	tenants := make([]Tenant, len(s.Tenants))
 	for i, t := range s.Tenants {
 		t.Until, t.Lies, t.Processes = orElse(t.Until, s.Length), orElse(t.Lies, 1), orElse(t.Processes, 1)
+		t.Slices = orElse(orElse(t.Slices, t.Share), defaultSlices)
 		loops := make([]Loop, len(t.Loops))
 		for j, l := range t.Loops {
 			l.Streams, l.Until = orElse(l.Streams, 1), orElse(l.Until, t.Until)
