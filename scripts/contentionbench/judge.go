@@ -28,6 +28,7 @@ const (
 	detectDefault, detectFast   = 120.0, 80.0 // s
 	recoverDefault, recoverFast = 300.0, 180.0
 	attributionError            = 10.0 // percent of the device's total
+	untoldMost                  = 10.0 // percent of the time, more than what the row says that nobody can tell
 	pressureError               = 5.0  // points
 )
 
@@ -36,7 +37,9 @@ type Figures struct {
 	Flips       float64  `json:"flips_per_hour"`
 	False       int      `json:"false_verdicts"` // when nothing was contended, or with the wrong one to blame
 	Blamed      []string `json:"blamed,omitempty"`
-	Detect      *float64 `json:"detect_seconds,omitempty"` // -1: never
+	Unnamed     int      `json:"unnamed_verdicts,omitempty"` // right in time, that name nobody
+	Early       int      `json:"early_ends,omitempty"`       // of verdicts, while the disturbance went on
+	Detect      *float64 `json:"detect_seconds,omitempty"`   // -1: never
 	Recover     *float64 `json:"recover_seconds,omitempty"`
 	Attribution *float64 `json:"attribution_error_percent,omitempty"` // 95th percentile, of the device's total, where known
 	Mean        *float64 `json:"attribution_mean_error_percent,omitempty"`
@@ -69,11 +72,17 @@ func (o outcome) judgeVerdicts(rule string) (f Figures) {
 		case blamed != "" && blamed != want.antagonist:
 			f.False++
 		default:
+			if blamed == "" {
+				f.Unnamed++
+			}
 			if i == 0 {
 				f.Detect = new((e.from - want.from).Seconds())
 			}
 			if e.from <= want.to && e.to > want.to {
 				f.Recover = new((e.to - want.to).Seconds())
+			}
+			if e.to != 0 && e.to < want.to {
+				f.Early++
 			}
 			if e.to == 0 && !o.row.again() {
 				f.Recover = new(-1.0)
@@ -164,7 +173,8 @@ func worst(a, b Figures) Figures {
 	}
 	blamed := slices.Concat(a.Blamed, b.Blamed)
 	slices.Sort(blamed)
-	return Figures{Flips: max(a.Flips, b.Flips), False: a.False + b.False, Blamed: slices.Compact(blamed), Detect: higher(a.Detect, b.Detect),
+	return Figures{Flips: max(a.Flips, b.Flips), False: a.False + b.False, Blamed: slices.Compact(blamed), Unnamed: a.Unnamed + b.Unnamed,
+		Early: a.Early + b.Early, Detect: higher(a.Detect, b.Detect),
 		Recover: higher(a.Recover, b.Recover), Attribution: higher(a.Attribution, b.Attribution), Mean: higher(a.Mean, b.Mean),
 		Unknown: higher(a.Unknown, b.Unknown), Shown: higher(a.Shown, b.Shown), Lost: higher(a.Lost, b.Lost)}
 }
@@ -221,33 +231,57 @@ func (r row) target(rule string) string {
 func (r row) again() bool { return r.id == "again" }
 
 // missed says which targets a rule of ours misses.
-func (r row) missed(rule string, f Figures) (missed []string) {
+func (r row) missed(rule string, f Figures) []string {
 	l := limitsOf(rule)
-	add := func(is bool, format string, values ...any) {
-		if is {
-			missed = append(missed, fmt.Sprintf(format, values...))
-		}
-	}
-	add(f.False > 0, "%d false verdicts", f.False)
-	if r.expect == nil {
-		add(f.Flips > 0, "%.4g flips/h", f.Flips)
-	} else if !r.unsure {
-		add(f.Detect == nil || *f.Detect < 0, "not found")
-		add(f.Detect != nil && *f.Detect > l.detect+r.slow, "found after more than %g s", l.detect+r.slow)
-		if !r.again() {
-			add(f.Recover != nil && (*f.Recover < 0 || *f.Recover > l.recovery), "not over within %g s", l.recovery)
-			add(f.Detect != nil && *f.Detect >= 0 && f.Flips != 2/r.scene.Length.Hours(), "%.4g flips/h", f.Flips)
-		}
-	}
-	if r.mixture {
-		add(f.Attribution != nil && *f.Attribution > attributionError, "attribution off by more than %g %%", attributionError)
-		add(!r.vague && !r.unsure && f.Attribution == nil, "nothing attributed")
+	m := misses(r.missedVerdicts(l, f))
+	m.add(f.Unnamed > 0 && !r.unsure, "%d verdicts name nobody", f.Unnamed)
+	m.add(f.Attribution != nil && *f.Attribution > attributionError, "attribution off by more than %g %%", attributionError)
+	m.add(r.mixture && f.Unknown == nil, "nothing to attribute")
+	if f.Unknown != nil && !r.vague {
+		m.add(math.Abs(*f.Unknown-r.untoldPercent()) > untoldMost, "%.0f %% unattributed, the row says %.0f", *f.Unknown, r.untoldPercent())
 	}
 	if r.level > 0 && f.Lost != nil {
-		add(math.Abs(*f.Lost-100*r.level) > 100*levelWithin, "the model's victim loses %.1f %%, the row says %.0f", *f.Lost, 100*r.level)
+		m.add(math.Abs(*f.Lost-100*r.level) > 100*levelWithin, "the model's victim loses %.1f %%, the row says %.0f", *f.Lost, 100*r.level)
 	}
 	if r.level > 0 && l.pressure {
-		add(f.Shown == nil || math.Abs(*f.Shown-100*r.level) > pressureError, "pressure is not %.0f ± %g %%", 100*r.level, pressureError)
+		m.add(f.Shown == nil || math.Abs(*f.Shown-100*r.level) > pressureError, "pressure is not %.0f ± %g %%", 100*r.level, pressureError)
 	}
-	return missed
+	return m
+}
+
+// misses are targets that were missed, in words.
+type misses []string
+
+func (m *misses) add(is bool, format string, values ...any) {
+	if is {
+		*m = append(*m, fmt.Sprintf(format, values...))
+	}
+}
+
+// missedVerdicts says which of the targets any rule misses, whoever it names.
+func (r row) missedVerdicts(l limits, f Figures) []string {
+	var m misses
+	m.add(f.False > 0, "%d false verdicts", f.False)
+	switch {
+	case r.expect == nil:
+		m.add(f.Flips > 0, "%.4g flips/h", f.Flips)
+		return m
+	case r.unsure:
+		return m
+	}
+	found := f.Detect != nil && *f.Detect >= 0
+	m.add(!found, "not found")
+	m.add(found && *f.Detect > l.detect+r.slow, "found after more than %g s", l.detect+r.slow)
+	if !r.again() {
+		m.add(f.Recover != nil && (*f.Recover < 0 || *f.Recover > l.recovery), "not over within %g s", l.recovery)
+		m.add(f.Early > 0, "%d times over before the disturbance was", f.Early)
+		m.add(found && f.Flips != 2/r.scene.Length.Hours(), "%.4g flips/h", f.Flips)
+	}
+	return m
+}
+
+// untoldPercent is for how much of the time that is judged nobody can tell whose traffic it is.
+func (r row) untoldPercent() float64 {
+	from, to := max(r.untold.from, learning), min(r.untold.to, r.scene.Length)
+	return 100 * max(0, (to-from).Seconds()) / (r.scene.Length - learning).Seconds()
 }

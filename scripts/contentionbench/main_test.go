@@ -125,12 +125,13 @@ func TestVerdictsAreJudged(t *testing.T) {
 		"nothing":            {outcomeOf(quiet), 0},
 		"a verdict":          {outcomeOf(quiet, episode{time.Minute, 2 * time.Minute, key}), 2},
 		"found":              {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, key}), 0},
-		"nobody named":       {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, ""}), 0},
+		"nobody named":       {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, ""}), 1},
+		"over too soon":      {outcomeOf(noisy, episode{11 * time.Minute, 13 * time.Minute, key}), 1},
 		"wrong one":          {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, virtual.Key(scene.Tenant{Name: "third"})}), 2},
 		"not found":          {outcomeOf(noisy), 1},
 		"too late":           {outcomeOf(noisy, episode{13 * time.Minute, 23 * time.Minute, key}), 1},
 		"not over":           {outcomeOf(noisy, episode{11 * time.Minute, 0, key}), 2},
-		"flaps":              {outcomeOf(noisy, episode{11 * time.Minute, 13 * time.Minute, key}, episode{14 * time.Minute, 23 * time.Minute, key}), 1},
+		"flaps":              {outcomeOf(noisy, episode{11 * time.Minute, 13 * time.Minute, key}, episode{14 * time.Minute, 23 * time.Minute, key}), 2},
 		"before it began":    {outcomeOf(noisy, episode{5 * time.Minute, 23 * time.Minute, key}), 2},
 		"again after it was": {outcomeOf(noisy, episode{11 * time.Minute, 23 * time.Minute, key}, episode{30 * time.Minute, 31 * time.Minute, key}), 2},
 	} {
@@ -153,6 +154,42 @@ func TestAttributionIsJudged(t *testing.T) {
 	}
 }
 
+// Where tenants can be told apart they have to be, and where nobody can tell nothing must be told.
+func TestUnattributedIsBounded(t *testing.T) {
+	plain := row{scene: scene.Scene{Length: time.Hour}}
+	vague, hidden := plain, plain
+	vague.vague, hidden.untold = true, span{learning, learning + 57*time.Minute/2}
+	for name, c := range map[string]struct {
+		row     row
+		percent float64
+		passes  bool
+	}{
+		"told": {plain, 1, true}, "hardly told": {plain, 90, false}, "vague": {vague, 100, true}, "hidden": {hidden, 52, true},
+		"told though it is hidden": {hidden, 0, false}, "never told": {hidden, 100, false},
+	} {
+		if missed := c.row.missed(ruleDefault, Figures{Unknown: &c.percent}); (len(missed) == 0) != c.passes {
+			t.Errorf("%s: missed %v, passes %t", name, missed, c.passes)
+		}
+	}
+}
+
+// What the agent finds has to reach the kubelet, soon.
+func TestAgentAndKubeletAreCompared(t *testing.T) {
+	found := []episode{{from: time.Minute, to: 2 * time.Minute}}
+	for name, c := range map[string]struct {
+		told   []episode
+		missed int
+	}{
+		"at once": {found, 0}, "soon": {[]episode{{from: 63 * time.Second, to: 2 * time.Minute}}, 0}, "never": {nil, 1},
+		"late": {[]episode{{from: 70 * time.Second, to: 2 * time.Minute}}, 1}, "for ever": {[]episode{{from: time.Minute}}, 1},
+	} {
+		o := outcome{episodes: map[string][]episode{ruleHeld: found, ruleShort: c.told}}
+		if missed := o.untold(); len(missed) != c.missed {
+			t.Errorf("%s: missed %v, want %d", name, missed, c.missed)
+		}
+	}
+}
+
 func TestRealAndVirtualAreCompared(t *testing.T) {
 	there := Figures{Detect: new(30.0), Recover: new(100.0), Shown: new(70.0)}
 	for name, c := range map[string]struct {
@@ -164,6 +201,7 @@ func TestRealAndVirtualAreCompared(t *testing.T) {
 		"later":         {Figures{Detect: new(50.0), Recover: new(80.0), Shown: new(66.0)}, 1},
 		"never":         {Figures{Detect: new(-1.0), Shown: new(70.0)}, 2},
 		"less pressure": {Figures{Detect: new(30.0), Recover: new(100.0), Shown: new(50.0)}, 1},
+		"names nobody":  {Figures{Detect: new(30.0), Recover: new(100.0), Shown: new(70.0), Unnamed: 1}, 1},
 		"false verdict": {Figures{Detect: new(30.0), Recover: new(100.0), Shown: new(70.0), False: 1}, 1},
 	} {
 		if missed := apart(c.here, there); len(missed) != c.missed {

@@ -43,11 +43,15 @@ func shortFlags() []string {
 		"--contention-good-for", policy.GoodFor.String(), "--contention-hold", policy.Hold.String(), "--probes", "off", "--witness", "off", "--events", "off"}
 }
 
+// ruleHeld is what the agent itself says of the card, whatever the kubelet is told of that.
+const ruleHeld = "held"
+
 // How far a row in real time may be from the one in virtual time.
 const (
-	agreeDetect   = 10.0 // s, and a fifth
-	agreeRecover  = 15.0 // s, and a fifth
-	agreePressure = 6.0  // points
+	agreeDetect   = 10.0            // s, and a fifth
+	agreeRecover  = 15.0            // s, and a fifth
+	agreePressure = 6.0             // points
+	agreeToldIn   = 5 * time.Second // of what the agent says, by the kubelet
 	readEvery     = 500 * time.Millisecond
 )
 
@@ -112,7 +116,7 @@ func runOneReal(ctx context.Context, r realRow, build string) (record, outcome, 
 	made := record{Kind: kindOurs, Rule: ruleShort, Clock: clockReal, Row: r.id, Title: r.title, Minutes: r.scene.Length.Minutes(), Seeds: 1,
 		Figures: here.rounded(), Twin: new(there.rounded()), Load: benchnode.LoadAverage(),
 		Target: fmt.Sprintf("as in virtual time, within %g s and a fifth, %g points", agreeDetect, agreePressure)}
-	made.Missed = apart(here, there)
+	made.Missed = append(apart(here, there), o.untold()...)
 	made.Pass = len(made.Missed) == 0
 	return made, o, nil
 }
@@ -131,10 +135,27 @@ func apart(here, there Figures) (missed []string) {
 	compare("found after", here.Detect, there.Detect, agreeDetect, 0.2)
 	compare("over after", here.Recover, there.Recover, agreeRecover, 0.2)
 	compare("pressure", here.Shown, there.Shown, agreePressure, 0)
+	if here.Unnamed != 0 || there.Unnamed != 0 {
+		missed = append(missed, fmt.Sprintf("%d verdicts name nobody, virtual %d", here.Unnamed, there.Unnamed))
+	}
 	if here.False != 0 || there.False != 0 {
 		missed = append(missed, fmt.Sprintf("%d false verdicts, virtual %d", here.False, there.False))
 	}
 	return missed
+}
+
+// untold says where the kubelet was not told what the agent found.
+func (o outcome) untold() []string {
+	found, told := o.episodes[ruleHeld], o.episodes[ruleShort]
+	if len(found) != len(told) {
+		return []string{fmt.Sprintf("the agent held the card contended %d times, the kubelet was told %d times", len(found), len(told))}
+	}
+	for i := range found {
+		if late := max((told[i].from - found[i].from).Abs(), (told[i].to - found[i].to).Abs()); late > agreeToldIn {
+			return []string{fmt.Sprintf("the kubelet was told %.0f s later than the agent said", late.Seconds())}
+		}
+	}
+	return nil
 }
 
 // run runs the scene on a node, and returns what the kubelet and the agent's control socket tell of it.
@@ -224,13 +245,14 @@ func (r realRow) read(ctx context.Context, n *benchnode.Node, client *control.Cl
 		for _, s := range view.Slices {
 			pods[s.Allocation] = s.Pod
 		}
-		antagonist := ""
+		antagonist, held := "", false
 		for _, gpu := range view.GPUs {
 			if gpu.UUID == n.UUIDs[0] && gpu.Evidence != nil {
-				antagonist = keys[pods[gpu.Evidence.Antagonist]]
+				antagonist, held = keys[pods[gpu.Evidence.Antagonist]], gpu.Contended
 			}
 		}
 		o.note(ruleShort, at, allocatable < capacity, antagonist)
+		o.note(ruleHeld, at, held, antagonist)
 		p := point{at: at}
 		for _, s := range view.Slices {
 			if s.GPUUUID != n.UUIDs[0] || keys[s.Pod] != virtual.Key(r.scene.Tenants[0]) {

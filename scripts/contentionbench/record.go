@@ -87,10 +87,11 @@ func (r row) record(rule, clock string, seeds int, f Figures) record {
 		made.Kind, judgedAs = kindOurs, rule
 	}
 	made.Target = r.target(judgedAs)
-	if made.Kind == kindPeer {
-		r.mixture, r.level = false, 0 // they attribute nothing
+	if made.Kind == kindOurs {
+		made.Missed = r.missed(judgedAs, f)
+	} else {
+		made.Missed = r.missedVerdicts(limitsOf(judgedAs), f) // they attribute nothing, and some name nobody
 	}
-	made.Missed = r.missed(judgedAs, f)
 	made.Pass = len(made.Missed) == 0
 	return made
 }

@@ -27,9 +27,10 @@ type row struct {
 	scene   scene.Scene
 	expect  *expectation // nil: no verdict is right
 	level   float64      // part of the time that the victim, the first tenant, truly loses while it is disturbed; 0: not looked at
-	mixture bool         // its attribution is judged
+	mixture bool         // it is run for its attribution
 	unsure  bool         // its verdict may come late, or not at all
-	vague   bool         // and must come to nothing: activities do not tell the tenants apart
+	vague   bool         // activities do not tell its tenants apart: nothing need be told
+	untold  span         // in which nobody can tell whose traffic it is
 	slow    float64      // seconds by which it may be found later than others
 	short   bool         // it belongs to the short form
 	plot    bool         // its pressure over time is drawn
@@ -257,16 +258,16 @@ func rowsInnocent() []row {
 			scene: scene.Scene{Tenants: []scene.Tenant{self, server("neighbour", 20*ms)}}},
 		{id: "self-later", title: "a tenant that goes from one stream of copies to five at 10 min, beside a server",
 			scene: scene.Scene{Tenants: []scene.Tenant{later, server("neighbour", 20*ms)}}},
-		{id: "time-sharing", title: "30 and 60 % of the card's time under caps, kernels that use its memory, nothing else", short: true,
+		{id: "time-sharing", vague: true, title: "30 and 60 % of the card's time under caps, kernels that use its memory, nothing else", short: true,
 			scene: scene.Scene{Tenants: []scene.Tenant{turns("victim", 30), turns("neighbour", 60)}}},
 		{id: "time-slices", title: "a tenant of 60 %; at 10 min one without a cap comes, and takes every second turn",
 			scene: scene.Scene{Tenants: []scene.Tenant{turns("victim", 60), during(turns("neighbour", 0), 10*mi, 40*mi)}}},
-		{id: "host-code", title: "from 10 to 40 min PCIe is full of what no tenant copies: memory of the host that others read", short: true, plot: true,
+		{id: "host-code", untold: disturbed, title: "from 10 to 40 min PCIe is full of what no tenant copies: memory of the host that others read", short: true, plot: true,
 			scene: scene.Scene{Tenants: []scene.Tenant{trainer("victim"), server("neighbour", 20*ms), hidden}}},
-		{id: "dvfs", title: "the clock falls to 55 % by the power cap, from 10 to 40 min, under MPS", short: true, plot: true, scene: dvfs(scene.MPS, false)},
-		{id: "dvfs-silent", title: "the same without a reason by the driver", scene: dvfs(scene.MPS, true)},
-		{id: "dvfs-slices", title: "the same with time slices", scene: dvfs(scene.TimeSlice, false)},
-		{id: "memory-clock", title: "the memory's clock falls to 60 %, from 10 to 40 min, under MPS", scene: memory},
+		{id: "dvfs", vague: true, title: "the clock falls to 55 % by the power cap, from 10 to 40 min, under MPS", short: true, plot: true, scene: dvfs(scene.MPS, false)},
+		{id: "dvfs-silent", vague: true, title: "the same without a reason by the driver", scene: dvfs(scene.MPS, true)},
+		{id: "dvfs-slices", vague: true, title: "the same with time slices", scene: dvfs(scene.TimeSlice, false)},
+		{id: "memory-clock", vague: true, title: "the memory's clock falls to 60 %, from 10 to 40 min, under MPS", scene: memory},
 		{id: "downtrain", title: "the link is trained down to a half, from 10 to 40 min", short: true, plot: true, scene: slowLink(0.5)},
 		{id: "downtrain-more", title: "the link is trained down to a quarter, from 10 to 40 min", scene: slowLink(0.25)},
 		{id: "floor", title: "no traffic at all, but for the 20 MB/s that the driver shows", short: true,
