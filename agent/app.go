@@ -42,6 +42,7 @@ import (
 	"github.com/vgpud/vgpud/agent/source/nvml"
 	"github.com/vgpud/vgpud/agent/source/pages"
 	"github.com/vgpud/vgpud/agent/source/procs"
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -75,7 +76,7 @@ type app struct {
 	baseLog   *slog.Logger // for the parts, which set their own
 	sources   monitor.Sources
 	books     *ledger.Ledger
-	pages     *pageStore
+	pages     *store.Pages
 	server    *plugin.Server
 	samples   *sampler       // nil: nothing measures
 	steer     *steerer       // nil: no GPU time is limited
@@ -160,15 +161,15 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 
 // open builds every part, in the order in which they need each other.
 func (a *app) open() error {
-	if err := checkDirectories(a.config); err != nil {
+	if err := a.config.places().Check(); err != nil {
 		return fmt.Errorf("check configuration: %w", err)
 	}
-	lock, err := lockState(a.config.StateDir)
+	lock, err := store.Lock(a.config.StateDir)
 	if err != nil {
 		return err
 	}
 	a.onClose(func(context.Context) error { return lock.Close() })
-	if a.books, err = ledger.Open(filepath.Join(a.config.StateDir, recordsDirectory)); err != nil {
+	if a.books, err = ledger.Open(filepath.Join(a.config.StateDir, store.RecordsDirectory)); err != nil {
 		return fmt.Errorf("open ledger: %w", err)
 	}
 	a.books.SetCompute(a.config.compute())
@@ -216,7 +217,7 @@ func pluginConfig(config Config, buildID string, timing plugin.Timing) plugin.Co
 	}
 }
 
-func libraryDir(config Config) string { return filepath.Join(config.StateDir, libraryDirectory) }
+func libraryDir(config Config) string { return filepath.Join(config.StateDir, store.LibraryDirectory) }
 
 func (a *app) openSources() {
 	gpus, samples, devices := a.parts.gpus, a.parts.samples, a.parts.devices
@@ -272,21 +273,21 @@ func (a *app) installLibrary() error {
 func (a *app) preparePages() error {
 	mount := a.parts.mountPages
 	if mount == nil {
-		mount = func(directory string) error { return mountPages(directory, a.log) }
+		mount = func(directory string) error { return store.MountPages(directory, a.log) }
 	}
-	a.pages = newPageStore(a.config.PagesDir, mount, a.log)
+	a.pages = store.NewPages(a.config.PagesDir, mount, a.log)
 	if err := a.pages.Ready(); err != nil {
 		return fmt.Errorf("prepare pages directory: %w", err)
 	}
 	for directory, held := range a.pagesDirectories() {
 		if directory != a.config.PagesDir {
 			a.log.Info("older allocations keep their pages directory", "directory", directory, "allocations", len(held))
-			if err := a.pages.prepare(directory); err != nil {
+			if err := a.pages.Prepare(directory); err != nil {
 				a.log.Error("older allocations cannot start again", "directory", directory, "error", err)
 				continue
 			}
 		}
-		removed, err := a.pages.sweep(directory, func(key string) bool { return held[key] })
+		removed, err := a.pages.Sweep(directory, func(key string) bool { return held[key] })
 		if len(removed) > 0 {
 			a.log.Info("removed pages that no record names", "allocations", removed)
 		}
@@ -315,7 +316,7 @@ func (a *app) pagesPath(key string) string {
 	if !held {
 		record = ledger.Record{Key: key, PagesDir: a.config.PagesDir}
 	}
-	return pagesOf(record)
+	return store.Directory(record)
 }
 
 func (a *app) onClose(closer func(context.Context) error) { a.closers = append(a.closers, closer) }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/internal/require"
 )
 
@@ -27,7 +28,7 @@ func BenchmarkAgentAtRest(b *testing.B) {
 	config.Library, config.ControlSocket = n.config.Library, filepath.Join(filepath.Dir(n.config.StateDir), "sock")
 	config.NVMLLibrary = filepath.Join(require.Sim(b), "libnvidia-ml.so.1")
 	n.config = config
-	n.parts = parts{mountPages: makePagesDir, timing: n.parts.timing}
+	n.parts = parts{mountPages: store.MakePagesDir, timing: n.parts.timing}
 	simulation := b.TempDir()
 	if err := os.WriteFile(filepath.Join(simulation, "config"), []byte("gpus = 8\nmemory = 80GiB\nmodel = H100\n"), 0o644); err != nil {
 		b.Fatal(err)

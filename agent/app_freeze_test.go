@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -126,7 +127,7 @@ func TestStaleDamageFreezesNothing(t *testing.T) {
 	agent.allocatable(20)
 	key, _ := agent.allocate("p", 1)
 	agent.stop()
-	store := newPageStore(n.config.PagesDir, makePagesDir, slog.New(slog.DiscardHandler))
+	pages := store.NewPages(n.config.PagesDir, store.MakePagesDir, slog.New(slog.DiscardHandler))
 	record := ledger.Record{Key: key, PagesDir: n.config.PagesDir}
 	limits, err := limiter.ReadLimits(n.pages(key))
 	if err != nil {
@@ -135,16 +136,16 @@ func TestStaleDamageFreezesNothing(t *testing.T) {
 	if err := os.Truncate(filepath.Join(n.pages(key), limiter.UsageFile), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.RaiseEpoch(record); err != nil {
+	if err := pages.RaiseEpoch(record); err != nil {
 		t.Fatal(err)
 	}
-	if frozen, err := store.freeze(record, limits.Epoch, limiter.DamageCut); frozen || err != nil {
+	if frozen, err := pages.Freeze(record, limits.Epoch, limiter.DamageCut); frozen || err != nil {
 		t.Errorf("frozen %t, %v", frozen, err)
 	}
 	if _, err := reserve(t, n.pages(key), sliceSize); err != nil {
 		t.Errorf("the container's next life asks for its slice: %v", err)
 	}
-	if frozen, err := store.freeze(record, limits.Epoch+1, limiter.DamageCut); !frozen || err != nil {
+	if frozen, err := pages.Freeze(record, limits.Epoch+1, limiter.DamageCut); !frozen || err != nil {
 		t.Errorf("in the epoch of now: frozen %t, %v", frozen, err)
 	}
 }

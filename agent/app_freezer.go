@@ -15,12 +15,13 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/notes"
+	"github.com/vgpud/vgpud/agent/store"
 )
 
 // openFreezer opens the freezer, whatever is asked for now: what an agent before this one left frozen is thawed, unless
 // freezing is still asked for. An agent whose record of that cannot be read works on, and freezes nobody.
 func (a *app) openFreezer() {
-	opened, err := freezer.Open(freezer.Config{StatePath: filepath.Join(a.config.StateDir, frozenFile), Root: a.parts.procRoot,
+	opened, err := freezer.Open(freezer.Config{StatePath: filepath.Join(a.config.StateDir, store.FrozenFile), Root: a.parts.procRoot,
 		Adopt: a.config.Witness == string(decide.WitnessFreeze), Log: a.baseLog, Now: a.parts.now})
 	a.noted.Change(a.log, notes.Subject{Stage: notes.StageFreezer}, err)
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/fake"
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/internal/require"
 	"github.com/vgpud/vgpud/plugin"
@@ -72,7 +73,7 @@ func newNode(t testing.TB) *node {
 	if err := os.Mkdir(n.config.TextfileDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	n.parts = parts{gpus: n.gpus, procRoot: t.TempDir(), mountPages: makePagesDir, releaseAge: time.Second,
+	n.parts = parts{gpus: n.gpus, procRoot: t.TempDir(), mountPages: store.MakePagesDir, releaseAge: time.Second,
 		timing: plugin.Timing{Poll: 50 * time.Millisecond, BackoffFirst: 100 * time.Millisecond}}
 	if err := os.Mkdir(filepath.Join(n.parts.procRoot, "proc"), 0o755); err != nil {
 		t.Fatal(err)

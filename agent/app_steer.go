@@ -22,6 +22,7 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -45,7 +46,7 @@ const (
 type steerer struct {
 	log     *slog.Logger
 	books   *ledger.Ledger
-	pages   *pageStore
+	pages   *store.Pages
 	samples *sampler // nil: nothing measures
 	policy  decide.SteerPolicy
 	state   decide.SteerState
@@ -70,13 +71,13 @@ type steerer struct {
 type tenant struct {
 	record   ledger.Record
 	handle   *limiter.Steering
-	identity fileIdentity     // of the limits page that handle has open
+	identity store.Identity   // of the limits page that handle has open
 	granted  []limiter.Device // of that page, as of the last heartbeat; which devices there are does not change
 	devices  map[string]int   // index in granted, by GPU
 }
 
-func newSteerer(books *ledger.Ledger, store *pageStore, samples *sampler, log *slog.Logger) *steerer {
-	return &steerer{log: log.With("component", "steer"), books: books, pages: store, samples: samples, policy: decide.DefaultSteerPolicy(),
+func newSteerer(books *ledger.Ledger, made *store.Pages, samples *sampler, log *slog.Logger) *steerer {
+	return &steerer{log: log.With("component", "steer"), books: books, pages: made, samples: samples, policy: decide.DefaultSteerPolicy(),
 		now: limiter.MonotonicNow, unmeasured: map[string]time.Duration{}}
 }
 
@@ -159,7 +160,7 @@ func (s *steerer) view() metrics.Steering {
 // follow opens the pages of new allocations and of those whose pages were made anew, and lets go of those that were
 // released. It says whether there was anything to do.
 func (s *steerer) follow(now time.Duration) bool {
-	revision, made := s.books.Revision(), s.pages.made.Load()
+	revision, made := s.books.Revision(), s.pages.Made()
 	if s.tenants != nil && revision == s.revision && made == s.made && (s.retryAt == 0 || now < s.retryAt) {
 		return false
 	}
@@ -195,8 +196,8 @@ func (s *steerer) follow(now time.Duration) bool {
 
 // open sees to it that the handle is of the pages that are there now.
 func (s *steerer) open(t *tenant) error {
-	directory := pagesOf(t.record)
-	identity, _, err := identifyFile(filepath.Join(directory, limiter.LimitsFile))
+	directory := store.Directory(t.record)
+	identity, err := store.Identify(filepath.Join(directory, limiter.LimitsFile))
 	if err == nil && t.handle != nil && identity == t.identity {
 		return nil
 	}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
@@ -32,7 +33,8 @@ import (
 type steerBench struct {
 	t     *testing.T
 	books *ledger.Ledger
-	store *pageStore
+	store *store.Pages
+	pages string // its directory
 	steer *steerer
 	log   *bytes.Buffer
 }
@@ -50,8 +52,8 @@ func newSteerBench(t *testing.T, policy ledger.ComputePolicy, gpus ...string) *s
 		cards = append(cards, ledger.GPU{UUID: uuid, UsableBytes: 80 << 30, Slices: 10})
 	}
 	books.SetGPUs(cards)
-	b := &steerBench{t: t, books: books, log: &bytes.Buffer{}}
-	b.store = newPageStore(filepath.Join(directory, "pages"), makePagesDir, slog.New(slog.DiscardHandler))
+	b := &steerBench{t: t, books: books, pages: filepath.Join(directory, "pages"), log: &bytes.Buffer{}}
+	b.store = store.NewPages(b.pages, store.MakePagesDir, slog.New(slog.DiscardHandler))
 	b.restart()
 	t.Cleanup(func() { b.steer.close() })
 	return b
@@ -68,7 +70,7 @@ func (b *steerBench) restart() {
 // grant makes an allocation as the plugin does.
 func (b *steerBench) grant(ids ...string) ledger.Record {
 	b.t.Helper()
-	record, err := b.books.Hold("nvidia.com/gpu", ids, ledger.Library{BuildID: "abcd", ContainerDir: "/usr/local/vgpud"}, b.store.directory, time.Now())
+	record, err := b.books.Hold("nvidia.com/gpu", ids, ledger.Library{BuildID: "abcd", ContainerDir: "/usr/local/vgpud"}, b.pages, time.Now())
 	if err == nil {
 		err = errors.Join(b.store.Create(record), b.books.Commit(record.Key))
 	}
@@ -82,7 +84,7 @@ func (b *steerBench) grant(ids ...string) ledger.Record {
 func (b *steerBench) heartbeat(record ledger.Record) uint32 {
 	b.t.Helper()
 	const offset = 68 // vgpu_limits_page.heartbeat
-	page, err := os.ReadFile(filepath.Join(pagesOf(record), limiter.LimitsFile))
+	page, err := os.ReadFile(filepath.Join(store.Directory(record), limiter.LimitsFile))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -98,7 +100,7 @@ func (b *steerBench) openPages() int {
 	}
 	count := 0
 	for _, link := range links {
-		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, b.store.directory+"/") {
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, b.pages+"/") {
 			count++
 		}
 	}
@@ -106,7 +108,7 @@ func (b *steerBench) openPages() int {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return count + bytes.Count(maps, []byte(b.store.directory+"/"))
+	return count + bytes.Count(maps, []byte(b.pages+"/"))
 }
 
 var elastic = ledger.ComputePolicy{Mode: ledger.ComputeElastic, CeilingPPM: ledger.WholePPM}
@@ -188,7 +190,7 @@ func TestSteerFollowsSharesThatChange(t *testing.T) {
 	b.steer.now = func() time.Duration { return now }
 	b.steer.round()
 	changed := limiter.Compute{Mode: limiter.ComputeHard, SharePPM: 600_000, CeilingPPM: 600_000}
-	if err := limiter.SetCompute(pagesOf(record), gpuA, changed); err != nil {
+	if err := limiter.SetCompute(store.Directory(record), gpuA, changed); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -207,7 +209,7 @@ func TestSteerFollowsPagesThatAreMadeAnew(t *testing.T) {
 	record := b.grant(ledger.SliceID(gpuA, 0))
 	b.steer.round()
 	before := b.openPages()
-	if err := errors.Join(os.Remove(filepath.Join(pagesOf(record), limiter.UsageFile)), b.store.Restore(record)); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(store.Directory(record), limiter.UsageFile)), b.store.Restore(record)); err != nil {
 		t.Fatal(err)
 	}
 	if beat := b.heartbeat(record); beat != 0 {
@@ -242,7 +244,7 @@ func TestSteerWithoutPages(t *testing.T) {
 		t.Errorf("said %d times:\n%s", got, b.log)
 	}
 	// Somebody puts them back without our store, as a mount that comes back does.
-	other := newPageStore(b.store.directory, makePagesDir, slog.New(slog.DiscardHandler))
+	other := store.NewPages(b.pages, store.MakePagesDir, slog.New(slog.DiscardHandler))
 	if err := other.Create(gone); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +281,7 @@ func TestSteerOnDamagedUsage(t *testing.T) {
 	b := newSteerBench(t, elastic, gpuA)
 	record := b.grant(ledger.SliceID(gpuA, 0))
 	b.steer.round()
-	usage := filepath.Join(pagesOf(record), limiter.UsageFile)
+	usage := filepath.Join(store.Directory(record), limiter.UsageFile)
 	for _, damage := range []func() error{func() error { return os.Truncate(usage, 10) }, func() error { return os.Remove(usage) }} {
 		if err := damage(); err != nil {
 			t.Fatal(err)
@@ -288,7 +290,7 @@ func TestSteerOnDamagedUsage(t *testing.T) {
 		if tenants := b.steer.view().Seen.Tenants; len(tenants) != 1 || tenants[0].Known || tenants[0].SharePPM != 100_000 {
 			t.Errorf("%+v", tenants)
 		}
-		if err := b.store.restoreUsage(record); err != nil {
+		if err := b.store.RestoreUsage(record); err != nil {
 			t.Fatal(err)
 		}
 		b.steer.round()
@@ -359,22 +361,23 @@ func benchmarkRounds(b *testing.B, busy bool) {
 		cards = append(cards, ledger.GPU{UUID: fmt.Sprintf("GPU-%08d", i), UsableBytes: 80 << 30, Slices: 10})
 	}
 	books.SetGPUs(cards)
-	store := newPageStore(filepath.Join(directory, "pages"), makePagesDir, slog.New(slog.DiscardHandler))
-	s := newSteerer(books, store, nil, slog.New(slog.DiscardHandler))
+	pagesDir := filepath.Join(directory, "pages")
+	pages := store.NewPages(pagesDir, store.MakePagesDir, slog.New(slog.DiscardHandler))
+	s := newSteerer(books, pages, nil, slog.New(slog.DiscardHandler))
 	defer s.close()
 	now := limiter.MonotonicNow()
 	s.now = func() time.Duration { return now }
 	var pacers []*limiter.Pacer
 	for i := range allocations {
 		id := ledger.SliceID(cards[i%gpus].UUID, i/gpus)
-		record, err := books.Hold("nvidia.com/gpu", []string{id}, ledger.Library{BuildID: "abcd", ContainerDir: "/usr/local/vgpud"}, store.directory, time.Now())
+		record, err := books.Hold("nvidia.com/gpu", []string{id}, ledger.Library{BuildID: "abcd", ContainerDir: "/usr/local/vgpud"}, pagesDir, time.Now())
 		if err == nil {
-			err = errors.Join(store.Create(record), books.Commit(record.Key))
+			err = errors.Join(pages.Create(record), books.Commit(record.Key))
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
-		book, err := limiter.OpenBook(pagesOf(record))
+		book, err := limiter.OpenBook(store.Directory(record))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -451,7 +454,7 @@ func TestSteerRests(t *testing.T) {
 	if whole, beats := rounds(5 * time.Second); whole < 4 || whole > 7 || beats < 10 {
 		t.Errorf("at rest: %d whole rounds and %d beats in 5 s, want one a second and at least two beats", whole, beats)
 	}
-	book, err := limiter.OpenBook(pagesOf(other))
+	book, err := limiter.OpenBook(store.Directory(other))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -468,7 +471,7 @@ func TestSteerRests(t *testing.T) {
 	}
 	// A page that cannot be read is no rest.
 	rounds(5 * time.Second)
-	if err := os.Truncate(filepath.Join(pagesOf(record), limiter.UsageFile), 10); err != nil {
+	if err := os.Truncate(filepath.Join(store.Directory(record), limiter.UsageFile), 10); err != nil {
 		t.Fatal(err)
 	}
 	before = b.steer.view().Rounds

@@ -213,7 +213,7 @@ func inventory(verdicts []decide.GPUVerdict, taken map[string]uint64) []plugin.G
 func (a *app) keepPages() {
 	var faults []error
 	for directory := range a.pagesDirectories() {
-		faults = append(faults, a.pages.prepare(directory))
+		faults = append(faults, a.pages.Prepare(directory))
 	}
 	a.noted.Change(a.log, notes.Subject{Stage: notes.StagePrepare}, errors.Join(faults...))
 }
@@ -248,7 +248,7 @@ func (a *app) applyAllocations(snapshot *monitor.Snapshot, decisions decide.Deci
 // putRight freezes the allocation where what it holds may be lost, and only then gives it pages that are right.
 func (a *app) putRight(record ledger.Record, allocation monitor.Allocation, verdict decide.AllocationVerdict) error {
 	if why := limiter.Damage(verdict.Freeze); why != limiter.DamageNone {
-		frozen, err := a.pages.freeze(record, allocation.Epoch, why)
+		frozen, err := a.pages.Freeze(record, allocation.Epoch, why)
 		if err != nil || !frozen {
 			return err // not frozen: its container has started anew since it was looked at
 		}
@@ -258,7 +258,7 @@ func (a *app) putRight(record ledger.Record, allocation monitor.Allocation, verd
 	if verdict.Missing && allocation.Epoch == 0 {
 		return a.pages.Restore(record)
 	}
-	return a.pages.restoreUsage(record) // the limits page stays, and with it the freeze
+	return a.pages.RestoreUsage(record) // the limits page stays, and with it the freeze
 }
 
 // release gives the slices back and removes the pages. The record goes first: pages without a record are

@@ -26,6 +26,7 @@ import (
 	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/pages"
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -80,7 +81,7 @@ type watcher struct {
 	state   contention.State
 	health  decide.HealthPolicy
 	verdict decide.HealthState
-	record  *healthRecord // nil: verdicts are not kept
+	record  *store.Verdicts // nil: verdicts are not kept
 
 	used    map[streamID]usedTime
 	cards   map[string]source.DeviceSample // of the last look at each
@@ -103,7 +104,7 @@ func (a *app) newWatcher() *watcher {
 	w := &watcher{log: a.baseLog.With("component", "watch"), books: a.books, traffics: traffics, devices: a.devices,
 		steering: func() metrics.Steering { return metrics.Steering{} }, started: a.processStarted, moved: a.hurryTick, now: limiter.MonotonicNow,
 		contend: contention.Judge, policy: contention.DefaultPolicy(), health: healthPolicy(a.config),
-		record: newHealthRecord(filepath.Join(a.config.StateDir, healthFile), a.parts.now),
+		record: store.NewVerdicts(filepath.Join(a.config.StateDir, store.HealthFile), a.parts.now),
 		used:   map[streamID]usedTime{}, cards: map[string]source.DeviceSample{}, at: map[streamID]monitor.Stream{},
 		rates: map[streamID]streamRates{}, counts: map[metrics.Move]uint64{}, changes: map[string]contentionChange{}, wall: a.parts.now}
 	if a.steer != nil {
@@ -315,3 +316,18 @@ func (w *watcher) verdicts() []decide.ContentionVerdict { return w.last.Load().h
 
 // cuts are what steering is told.
 func (w *watcher) cuts() []decide.Cut { return w.last.Load().health.Cuts }
+
+// restore takes the verdicts of an earlier agent over. They stand until there is a look.
+func (w *watcher) restore() {
+	now := w.now()
+	state, err := w.record.Read(now)
+	w.noted.Change(w.log, notes.Subject{Stage: notes.StageRecall}, err)
+	w.verdict = state
+	health, _ := decide.JudgeContention(contention.Result{}, w.health, state, now)
+	w.last.Store(&watched{seen: &monitor.Contention{}, health: health})
+}
+
+// keep writes the verdicts down.
+func (w *watcher) keep(moved bool) {
+	w.noted.Change(w.log, notes.Subject{Stage: notes.StageRemember}, w.record.Keep(w.verdict, w.now(), moved))
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/fake"
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/limiter"
 )
@@ -171,7 +172,7 @@ func TestVerdictsOutliveTheAgent(t *testing.T) {
 	again.shows(0, "vgpud_gpu_healthy", "gpu_uuid="+card, "reason=contended") // its hold is not over
 	again.stop()
 	// A record that says nothing is no verdict, and no reason not to start.
-	if err := os.WriteFile(filepath.Join(n.config.StateDir, healthFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.config.StateDir, store.HealthFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	third := n.start()
@@ -406,48 +407,5 @@ func TestHealthPolicyOfTheConfiguration(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || got.Validate() != nil {
 			t.Errorf("%v: %v\n%s", test.arguments, got.Validate(), diff)
 		}
-	}
-}
-
-// A record is written when something moved and once a minute while there is something to keep; links are not followed.
-func TestHealthRecord(t *testing.T) {
-	path, now := filepath.Join(t.TempDir(), healthFile), time.Unix(1000, 0)
-	record := newHealthRecord(path, func() time.Time { return now })
-	if err := record.keep(decide.HealthState{}, time.Minute, true); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err == nil {
-		t.Error("an empty record was written")
-	}
-	state := decide.RestoreHealth(decide.HealthRecord{GPUs: []decide.GPUHealthRecord{{UUID: gpuA, Contended: true, Hold: time.Hour, Repeats: 2}}}, 0, time.Hour)
-	if err := record.keep(state, time.Hour, true); err != nil {
-		t.Fatal(err)
-	}
-	now = now.Add(30 * time.Minute)
-	again := newHealthRecord(path, func() time.Time { return now })
-	got, err := again.read(10 * time.Minute) // after a boot
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept := got.Record(10 * time.Minute).GPUs
-	if len(kept) != 1 || !kept[0].Contended || kept[0].Repeats != 2 || kept[0].ChangedAgo != 30*time.Minute {
-		t.Errorf("%+v", kept)
-	}
-	now = now.Add(time.Hour)
-	if got, err := again.read(time.Minute); err != nil || len(got.Record(time.Minute).GPUs) != 1 || got.Record(time.Minute).GPUs[0].Contended {
-		t.Errorf("a verdict whose hold is over: %+v, %v", got.Record(time.Minute), err)
-	}
-	if err := again.keep(decide.HealthState{}, time.Minute, false); err != nil {
-		t.Fatal(err)
-	}
-	if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), gpuA) {
-		t.Errorf("what is over is still there: %s, %v", text, err)
-	}
-	target := path + ".target"
-	if err := errors.Join(os.WriteFile(target, []byte("{}"), 0o600), os.Remove(path), os.Symlink(target, path)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := again.read(time.Minute); err == nil {
-		t.Error("a link was followed")
 	}
 }

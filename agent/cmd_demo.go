@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/vgpud/vgpud/agent/demo"
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/plugin"
 )
 
@@ -77,7 +78,9 @@ func completeDemo(command *cobra.Command, options *demo.Options) error {
 	}
 	options.Environ = environment()
 	options.Out = command.OutOrStdout()
-	options.Pages = func(dir string) plugin.Pages { return newPageStore(dir, makePagesDir, slog.New(slog.DiscardHandler)) }
+	options.Pages = func(dir string) plugin.Pages {
+		return store.NewPages(dir, store.MakePagesDir, slog.New(slog.DiscardHandler))
+	}
 	variables := environmentMap(options.Environ)
 	file, isFile := options.Out.(*os.File)
 	options.Colour = isFile && term.IsTerminal(int(file.Fd())) && variables["NO_COLOR"] == "" && variables["TERM"] != "dumb"

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/demo"
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/internal/require"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
@@ -116,7 +117,9 @@ func TestDemoDryRun(t *testing.T) {
 	var out bytes.Buffer
 	err := demo.Run(t.Context(), demo.Options{
 		Library: filepath.Join(build, "libvgpu.so"), Out: &out, JSON: true, DryRun: true,
-		Pages: func(dir string) plugin.Pages { return newPageStore(dir, makePagesDir, slog.New(slog.DiscardHandler)) },
+		Pages: func(dir string) plugin.Pages {
+			return store.NewPages(dir, store.MakePagesDir, slog.New(slog.DiscardHandler))
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
@@ -130,7 +131,7 @@ func loadConfig(command *cobra.Command, environ []string) (Config, error) {
 		return Config{}, fmt.Errorf("read configuration: %w", errors.Join(faults...))
 	}
 	config.ignored = unknownVariables(environment)
-	if err := errors.Join(checkCompute(config), checkContention(config), checkOverlap(config, filepath.Clean)); err != nil {
+	if err := errors.Join(checkCompute(config), checkContention(config), config.places().CheckOverlap(filepath.Clean)); err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
 	return config, nil
@@ -147,6 +148,12 @@ func checkCompute(config Config) error {
 // compute is how new allocations share GPU time.
 func (c Config) compute() ledger.ComputePolicy {
 	return ledger.ComputePolicy{Mode: c.ComputeMode, CeilingPPM: uint32(c.ComputeCeilingPercent) * ledger.WholePPM / maxPercent}
+}
+
+// places are the directories and files that have to be apart.
+func (c Config) places() store.Places {
+	return store.Places{PagesDir: c.PagesDir, StateDir: c.StateDir, KubeletDir: c.KubeletDir, TextfileDir: c.TextfileDir,
+		Library: c.Library, ControlSocket: c.ControlSocket}
 }
 
 // readConfigFile returns the options that the file sets, as text, and what is wrong with the rest. Unknown and

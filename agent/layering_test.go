@@ -56,6 +56,7 @@ var allowedImports = map[string][]string{
 	// Decide and its rooms.
 	"agent/decide":            {"agent/monitor", "agent/decide/contention"},
 	"agent/decide/contention": {"agent/monitor"},
+	"agent/store":             {"agent/decide", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
 
 	"scripts/agentbench":              {"scripts/benchnode", "scripts/benchpage"},
 	"scripts/benchnode":               {"limiter", "plugin/kubelettest"},

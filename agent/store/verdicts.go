@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// health_record.go keeps the verdicts about contention in the state directory, so that a restart of the agent neither
+// verdicts.go keeps the verdicts about contention in the state directory, so that a restart of the agent neither
 // offers a contended card for the minutes that it takes to see the contention again, nor forgets how often it came.
 
-package main
+package store
 
 import (
 	"encoding/json"
@@ -18,9 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/decide"
-	"github.com/vgpud/vgpud/agent/decide/contention"
-	"github.com/vgpud/vgpud/agent/monitor"
-	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/internal/atomicfile"
 )
 
@@ -31,8 +28,8 @@ const (
 	longestRecord = 1 << 20
 )
 
-// healthRecord is the file. A nil one keeps nothing.
-type healthRecord struct {
+// Verdicts is the file of verdicts. A nil one keeps nothing. One goroutine uses it.
+type Verdicts struct {
 	path    string
 	now     func() time.Time
 	written time.Time
@@ -45,12 +42,13 @@ type healthText struct {
 	Verdict decide.HealthRecord `json:"verdicts"`
 }
 
-func newHealthRecord(path string, now func() time.Time) *healthRecord {
-	return &healthRecord{path: path, now: now}
+// NewVerdicts names the file; nothing is read yet. now is the time of day, for the verdicts' age.
+func NewVerdicts(path string, now func() time.Time) *Verdicts {
+	return &Verdicts{path: path, now: now}
 }
 
-// read returns the state of the record, as of now. No record is no error.
-func (r *healthRecord) read(now time.Duration) (decide.HealthState, error) {
+// Read returns the state of the record, as of now. No record is no error.
+func (r *Verdicts) Read(now time.Duration) (decide.HealthState, error) {
 	if r == nil {
 		return decide.HealthState{}, nil
 	}
@@ -74,8 +72,8 @@ func (r *healthRecord) read(now time.Duration) (decide.HealthState, error) {
 	return decide.RestoreHealth(text.Verdict, r.now().Sub(text.Written), now), nil
 }
 
-// keep writes the verdicts when something moved, or when it is time to.
-func (r *healthRecord) keep(state decide.HealthState, now time.Duration, moved bool) error {
+// Keep writes the verdicts when something moved, or when it is time to.
+func (r *Verdicts) Keep(state decide.HealthState, now time.Duration, moved bool) error {
 	if r == nil || !moved && r.now().Sub(r.written) < keepEvery {
 		return nil
 	}
@@ -94,19 +92,4 @@ func (r *healthRecord) keep(state decide.HealthState, now time.Duration, moved b
 	}
 	r.filled = len(record.GPUs) > 0
 	return nil
-}
-
-// restore takes the verdicts of an earlier agent over. They stand until there is a look.
-func (w *watcher) restore() {
-	now := w.now()
-	state, err := w.record.read(now)
-	w.noted.Change(w.log, notes.Subject{Stage: notes.StageRecall}, err)
-	w.verdict = state
-	health, _ := decide.JudgeContention(contention.Result{}, w.health, state, now)
-	w.last.Store(&watched{seen: &monitor.Contention{}, health: health})
-}
-
-// keep writes the verdicts down.
-func (w *watcher) keep(moved bool) {
-	w.noted.Change(w.log, notes.Subject{Stage: notes.StageRemember}, w.record.keep(w.verdict, w.now(), moved))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package main
+package store
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,8 +19,12 @@ import (
 
 	"github.com/vgpud/vgpud/internal/require"
 	"github.com/vgpud/vgpud/limiter"
-	"github.com/vgpud/vgpud/plugin/kubelettest"
 	"github.com/vgpud/vgpud/plugin/ledger"
+)
+
+const (
+	gpuA      = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
+	sliceSize = 8 << 30
 )
 
 // storedRecord is an allocation with pages in directory.
@@ -34,12 +37,12 @@ func storedRecord(directory string, number int) ledger.Record {
 // checkStored fails the test unless a record's pages are as they were made.
 func checkStored(t *testing.T, record ledger.Record) {
 	t.Helper()
-	limits, err := limiter.ReadLimits(pagesOf(record))
+	limits, err := limiter.ReadLimits(Directory(record))
 	if err != nil || limits.Key != record.Key || len(limits.Devices) != 1 || limits.Devices[0].MemoryLimitBytes != sliceSize ||
 		limits.Devices[0].Compute != (limiter.Compute{Mode: limiter.ComputeElastic, SharePPM: 100_000, CeilingPPM: 600_000}) {
 		t.Errorf("limits %+v, %v", limits, err)
 	}
-	if _, err := limiter.ReadUsage(pagesOf(record)); err != nil {
+	if _, err := limiter.ReadUsage(Directory(record)); err != nil {
 		t.Error(err)
 	}
 }
@@ -48,7 +51,7 @@ func checkStored(t *testing.T, record ledger.Record) {
 func smallTmpfs(t *testing.T, bytes int) string {
 	t.Helper()
 	require.Root(t)
-	directory := filepath.Join(shortTemp(t), "pages")
+	directory := filepath.Join(t.TempDir(), "pages")
 	if err := os.Mkdir(directory, pagesMode); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +92,7 @@ func grow(t *testing.T, path string, stop *atomic.Bool, full *atomic.Int64) {
 // Containers that make their usage pages longer in a tight loop keep nobody else from getting pages.
 func TestGrowingPagesKeepNobodyOut(t *testing.T) {
 	directory := smallTmpfs(t, 8<<20)
-	store := newPageStore(directory, makePagesDir, slog.New(slog.DiscardHandler))
+	store := NewPages(directory, MakePagesDir, slog.New(slog.DiscardHandler))
 	var stop atomic.Bool
 	var full atomic.Int64
 	var group sync.WaitGroup
@@ -101,7 +104,7 @@ func TestGrowingPagesKeepNobodyOut(t *testing.T) {
 		if err := store.Create(record); err != nil {
 			t.Fatal(err)
 		}
-		group.Go(func() { grow(t, filepath.Join(pagesOf(record), limiter.UsageFile), &stop, &full) })
+		group.Go(func() { grow(t, filepath.Join(Directory(record), limiter.UsageFile), &stop, &full) })
 	}
 	for full.Load() == 0 && !t.Failed() {
 		continue // until the file system is full
@@ -122,7 +125,7 @@ func TestGrowingPagesKeepNobodyOut(t *testing.T) {
 // What is full for another reason is an error, and leaves nothing.
 func TestPagesThatDoNotFit(t *testing.T) {
 	directory := smallTmpfs(t, 64<<10)
-	store := newPageStore(directory, makePagesDir, slog.New(slog.DiscardHandler))
+	store := NewPages(directory, MakePagesDir, slog.New(slog.DiscardHandler))
 	if err := os.WriteFile(filepath.Join(directory, "ballast"), make([]byte, 60<<10), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -135,20 +138,20 @@ func TestPagesThatDoNotFit(t *testing.T) {
 }
 
 func TestRestorePages(t *testing.T) {
-	usageOf := func(record ledger.Record) string { return filepath.Join(pagesOf(record), limiter.UsageFile) }
+	usageOf := func(record ledger.Record) string { return filepath.Join(Directory(record), limiter.UsageFile) }
 	for name, spoil := range map[string]func(ledger.Record) error{
 		"everything gone":  func(r ledger.Record) error { return os.RemoveAll(r.PagesDir) },
-		"both gone":        func(r ledger.Record) error { return os.RemoveAll(pagesOf(r)) },
+		"both gone":        func(r ledger.Record) error { return os.RemoveAll(Directory(r)) },
 		"one gone":         func(r ledger.Record) error { return os.Remove(usageOf(r)) },
 		"one an empty dir": func(r ledger.Record) error { return errors.Join(os.Remove(usageOf(r)), os.Mkdir(usageOf(r), 0o755)) },
 		"both empty dirs": func(r ledger.Record) error {
 			return errors.Join(os.RemoveAll(r.PagesDir), os.MkdirAll(usageOf(r), 0o755),
-				os.Mkdir(filepath.Join(pagesOf(r), limiter.LimitsFile), 0o755))
+				os.Mkdir(filepath.Join(Directory(r), limiter.LimitsFile), 0o755))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			record := storedRecord(filepath.Join(t.TempDir(), "pages"), 7)
-			store := newPageStore(record.PagesDir, makePagesDir, slog.New(slog.DiscardHandler))
+			store := NewPages(record.PagesDir, MakePagesDir, slog.New(slog.DiscardHandler))
 			if err := errors.Join(store.Create(record), spoil(record), store.Restore(record)); err != nil {
 				t.Fatal(err)
 			}
@@ -160,14 +163,14 @@ func TestRestorePages(t *testing.T) {
 // What is in the pages is not restored to what it was: only what is missing is made.
 func TestRestoreLeavesWhatIsThere(t *testing.T) {
 	record := storedRecord(t.TempDir(), 7)
-	store := newPageStore(record.PagesDir, makePagesDir, slog.New(slog.DiscardHandler))
+	store := NewPages(record.PagesDir, MakePagesDir, slog.New(slog.DiscardHandler))
 	if err := errors.Join(store.Create(record), store.RaiseEpoch(record), store.Restore(record)); err != nil {
 		t.Fatal(err)
 	}
-	if limits, err := limiter.ReadLimits(pagesOf(record)); err != nil || limits.Epoch != firstEpoch+1 {
+	if limits, err := limiter.ReadLimits(Directory(record)); err != nil || limits.Epoch != firstEpoch+1 {
 		t.Errorf("epoch %d, %v", limits.Epoch, err)
 	}
-	usage := filepath.Join(pagesOf(record), limiter.UsageFile)
+	usage := filepath.Join(Directory(record), limiter.UsageFile)
 	if err := errors.Join(os.Remove(usage), os.MkdirAll(filepath.Join(usage, "something"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +182,7 @@ func TestRestoreLeavesWhatIsThere(t *testing.T) {
 // Restoring, raising and removing at the same time: each call is one step.
 func TestPageStoreCallsDoNotMix(t *testing.T) {
 	record := storedRecord(t.TempDir(), 7)
-	store := newPageStore(record.PagesDir, makePagesDir, slog.New(slog.DiscardHandler))
+	store := NewPages(record.PagesDir, MakePagesDir, slog.New(slog.DiscardHandler))
 	if err := store.Create(record); err != nil {
 		t.Fatal(err)
 	}
@@ -206,134 +209,6 @@ func TestPageStoreCallsDoNotMix(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkStored(t, record)
-}
-
-// The directory of pages is removed or unmounted while containers run: it is made and mounted again within a tick,
-// without a tick new pods and new starts work, and it is said.
-func TestPagesDirectoryGoesAway(t *testing.T) {
-	// What was there lies elsewhere, or its inode would be used again.
-	remove := func(n *node) error { return os.Rename(n.config.PagesDir, filepath.Join(t.TempDir(), "gone")) }
-	replace := func(n *node) error { return errors.Join(remove(n), os.Mkdir(n.config.PagesDir, 0o755)) }
-	unmount := func(n *node) error { return unix.Unmount(n.config.PagesDir, unix.MNT_DETACH) }
-	for name, c := range map[string]struct {
-		mounted bool
-		away    func(*node) error
-	}{
-		"removed":               {false, remove},
-		"replaced":              {false, replace},
-		"unmounted":             {true, unmount},
-		"unmounted and removed": {true, func(n *node) error { return errors.Join(unmount(n), remove(n)) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
-			mount := makePagesDir
-			if c.mounted {
-				require.Root(t)
-				mount = func(directory string) error { return mountPages(directory, slog.New(slog.DiscardHandler)) }
-				t.Cleanup(func() { _ = unix.Unmount(n.config.PagesDir, unix.MNT_DETACH) })
-			}
-			// A tick may come at any moment: it does not make the directory again while it is taken away.
-			var making sync.Mutex
-			n.parts.mountPages = func(directory string) error {
-				making.Lock()
-				defer making.Unlock()
-				return mount(directory)
-			}
-			away := func() {
-				t.Helper()
-				making.Lock()
-				defer making.Unlock()
-				if err := c.away(n); err != nil {
-					t.Fatal(err)
-				}
-			}
-			agent := n.start()
-			agent.allocatable(20)
-			key, _ := agent.allocate("p", 1)
-			away()
-			agent.allocate("q", 1)
-			if _, err := n.kubelet.StartContainer(t.Context(), "uid-p", "gmx"); err != nil {
-				t.Errorf("a new start: %v", err)
-			}
-			if _, err := limiter.ReadUsage(n.pages(key)); err != nil {
-				t.Error(err)
-			}
-			if bounded, err := isBoundedMount(n.config.PagesDir); c.mounted && (err != nil || !bounded) {
-				t.Errorf("mounted again: %t, %v", bounded, err)
-			}
-			away()
-			agent.eventually("a tick has restored the pages", func() bool {
-				_, err := limiter.ReadUsage(n.pages(key))
-				return err == nil
-			})
-			if got := strings.Count(agent.log.String(), "the pages directory was removed or unmounted"); got < 2 {
-				t.Errorf("said %d times, want twice or more", got)
-			}
-		})
-	}
-}
-
-// Where no pages can be made nothing is offered, until they can.
-func TestNoPlaceForPages(t *testing.T) {
-	n := newNode(t)
-	agent := n.start()
-	agent.allocatable(20)
-	if err := errors.Join(os.RemoveAll(n.config.PagesDir), os.WriteFile(n.config.PagesDir, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.kubelet.Allocate(t.Context(), kubelettest.Pod{UID: "uid-p", Namespace: "md", Name: "p"},
-		kubelettest.Container{Name: "gmx"}, n.config.ResourceName, 1); err == nil {
-		t.Error("a pod was given a slice without pages")
-	}
-	agent.allocatable(0)
-	if !strings.Contains(agent.log.String(), "reason=pages-unusable") {
-		t.Errorf("no reason in the log:\n%s", agent.log)
-	}
-	if err := os.Remove(n.config.PagesDir); err != nil {
-		t.Fatal(err)
-	}
-	agent.allocatable(20)
-	agent.allocate("q", 1)
-}
-
-// An agent with another directory of pages leaves older allocations theirs.
-func TestOlderAllocationsKeepTheirPagesDirectory(t *testing.T) {
-	n := newNode(t)
-	agent := n.start()
-	agent.allocatable(20)
-	key, _ := agent.allocate("p", 1)
-	agent.stop()
-	old := n.config.PagesDir
-	n.config.PagesDir = filepath.Join(filepath.Dir(old), "elsewhere")
-	agent = n.start()
-	agent.allocatable(20)
-	agent.shows(sliceSize, "vgpud_slice_memory_limit_bytes", "allocation="+key, "pod=p")
-	before, err := limiter.ReadLimits(filepath.Join(old, key))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.kubelet.StartContainer(t.Context(), "uid-p", "gmx"); err != nil {
-		t.Fatal(err)
-	}
-	if after, err := limiter.ReadLimits(filepath.Join(old, key)); err != nil || after.Epoch != before.Epoch+1 {
-		t.Errorf("a new start: epoch %d, then %d, %v", before.Epoch, after.Epoch, err)
-	}
-	if _, err := os.Stat(n.pages(key)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("pages that no container has: %v", err)
-	}
-	newer, _ := agent.allocate("q", 1)
-	if _, err := limiter.ReadUsage(n.pages(newer)); err != nil {
-		t.Errorf("a new allocation: %v", err)
-	}
-	agent.stop()
-	if err := os.RemoveAll(old); err != nil { // as a reboot does
-		t.Fatal(err)
-	}
-	agent = n.start()
-	agent.allocatable(20)
-	if _, err := limiter.ReadUsage(filepath.Join(old, key)); err != nil {
-		t.Errorf("after a reboot: %v", err)
-	}
 }
 
 // Every mode of the ledger has one of the pages; one that neither knows limits.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// page_store.go keeps the pages of all allocations, for the plugin (born, restored, epoch, removed) and for the tick
-// (put right, restored). Package limiter knows what is in them. Each record names the directory of its own pages, which
-// is the one that was configured when it was granted.
+// pages.go keeps the pages of all allocations, for the plugin (born, restored, epoch, removed) and for the tick (put right,
+// restored). Package limiter knows what is in them. Each record names the directory of its own pages, which is the one that
+// was configured when it was granted.
 
-package main
+package store
 
 import (
 	"encoding/hex"
@@ -32,42 +32,47 @@ const firstEpoch = 1
 // container made longer is cut; what that frees has to be taken before the container takes it again.
 const roomTries = 64
 
-// pageStore implements plugin.Pages. The lock keeps creation, restoring, changes and removal of pages apart.
-type pageStore struct {
+// Pages implements plugin.Pages. The lock keeps creation, restoring, changes and removal of pages apart.
+type Pages struct {
 	directory string             // of new pages
 	mount     func(string) error // makes a directory of pages, and mounts what bounds its size
 	log       *slog.Logger
-	made      atomic.Uint64 // how often pages were made: those that somebody has open may be others by then
+	made      atomic.Uint64
 
 	mu    sync.Mutex
-	ready map[string]fileIdentity // directories that were made ready, and what they were then
+	ready map[string]Identity // directories that were made ready, and what they were then
 }
 
-var _ plugin.Pages = (*pageStore)(nil)
+var _ plugin.Pages = (*Pages)(nil)
 
-// fileIdentity tells a directory from another one in its place, such as the one below a mount that is gone.
-type fileIdentity struct{ device, inode uint64 }
+// Identity tells a directory from another one in its place, such as the one below a mount that is gone.
+type Identity struct{ device, inode uint64 }
 
-func newPageStore(directory string, mount func(string) error, log *slog.Logger) *pageStore {
-	return &pageStore{directory: directory, mount: mount, log: log, ready: map[string]fileIdentity{}}
+// NewPages keeps pages in a directory that mount makes, together with what bounds its size.
+func NewPages(directory string, mount func(string) error, log *slog.Logger) *Pages {
+	return &Pages{directory: directory, mount: mount, log: log, ready: map[string]Identity{}}
 }
 
-func pagesOf(record ledger.Record) string { return filepath.Join(record.PagesDir, record.Key) }
+// Directory is where the pages of an allocation are.
+func Directory(record ledger.Record) string { return filepath.Join(record.PagesDir, record.Key) }
+
+// Made counts how often pages were made: those that somebody has open may be others by now.
+func (s *Pages) Made() uint64 { return s.made.Load() }
 
 // Ready implements plugin.Pages.
-func (s *pageStore) Ready() error { return s.prepare(s.directory) }
+func (s *Pages) Ready() error { return s.Prepare(s.directory) }
 
-// prepare makes a directory of pages ready unless it still is what it was when it was made ready: it may have been
+// Prepare makes a directory of pages ready unless it still is what it was when it was made ready: it may have been
 // removed or unmounted since.
-func (s *pageStore) prepare(directory string) error {
+func (s *Pages) Prepare(directory string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.prepareLocked(directory)
 }
 
-func (s *pageStore) prepareLocked(directory string) error {
+func (s *Pages) prepareLocked(directory string) error {
 	before, known := s.ready[directory]
-	if now, err := identify(directory); err == nil && known && now == before {
+	if now, err := identifyDirectory(directory); err == nil && known && now == before {
 		return nil
 	}
 	if known {
@@ -76,7 +81,7 @@ func (s *pageStore) prepareLocked(directory string) error {
 	if err := s.mount(directory); err != nil {
 		return err
 	}
-	now, err := identify(directory)
+	now, err := identifyDirectory(directory)
 	if err != nil {
 		return fmt.Errorf("look up pages directory: %w", err)
 	}
@@ -84,30 +89,36 @@ func (s *pageStore) prepareLocked(directory string) error {
 	return nil
 }
 
-func identify(directory string) (fileIdentity, error) {
-	identity, mode, err := identifyFile(directory)
+func identifyDirectory(path string) (Identity, error) {
+	identity, mode, err := identify(path)
 	if err == nil && mode&unix.S_IFMT != unix.S_IFDIR { // it may have got the number of the directory that was there
-		err = &fs.PathError{Op: "stat", Path: directory, Err: unix.ENOTDIR}
+		err = &fs.PathError{Op: "stat", Path: path, Err: unix.ENOTDIR}
 	}
 	return identity, err
 }
 
-func identifyFile(path string) (identity fileIdentity, mode uint32, err error) {
+// Identify tells what is at a path now. Links are not followed.
+func Identify(path string) (Identity, error) {
+	identity, _, err := identify(path)
+	return identity, err
+}
+
+func identify(path string) (identity Identity, mode uint32, err error) {
 	var stat unix.Stat_t
 	if err := unix.Lstat(path, &stat); err != nil {
-		return fileIdentity{}, 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+		return Identity{}, 0, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return fileIdentity{stat.Dev, stat.Ino}, stat.Mode, nil
+	return Identity{stat.Dev, stat.Ino}, stat.Mode, nil
 }
 
 // Create implements plugin.Pages.
-func (s *pageStore) Create(record ledger.Record) error {
+func (s *Pages) Create(record ledger.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.createLocked(record)
 }
 
-func (s *pageStore) createLocked(record ledger.Record) error {
+func (s *Pages) createLocked(record ledger.Record) error {
 	if err := s.prepareLocked(record.PagesDir); err != nil {
 		return err
 	}
@@ -117,7 +128,7 @@ func (s *pageStore) createLocked(record ledger.Record) error {
 			MemoryLimitBytes: grant.MemoryLimitBytes, Compute: pageCompute(grant.Compute)})
 	}
 	defer s.made.Add(1)
-	return s.withRoomLocked(record.PagesDir, func() error { return limiter.Create(pagesOf(record), limits) })
+	return s.withRoomLocked(record.PagesDir, func() error { return limiter.Create(Directory(record), limits) })
 }
 
 // pageCompute is what a grant of GPU time is in a page. A mode that is none of ours limits: the safe side.
@@ -134,7 +145,7 @@ func pageCompute(grant ledger.Compute) limiter.Compute {
 
 // withRoomLocked calls write, which takes space in a directory of pages. Space there is shared: a container that makes
 // its usage page longer can take all of it, and must not keep others from theirs.
-func (s *pageStore) withRoomLocked(directory string, write func() error) error {
+func (s *Pages) withRoomLocked(directory string, write func() error) error {
 	err := write()
 	for try := 0; try < roomTries && errors.Is(err, unix.ENOSPC); try++ {
 		s.shrinkLocked(directory)
@@ -145,7 +156,7 @@ func (s *pageStore) withRoomLocked(directory string, write func() error) error {
 
 // shrinkLocked cuts the pages that are longer than they were made. Why one cannot be cut is for the tick to tell, which
 // looks at each page.
-func (s *pageStore) shrinkLocked(directory string) {
+func (s *Pages) shrinkLocked(directory string) {
 	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return
@@ -159,35 +170,35 @@ func (s *pageStore) shrinkLocked(directory string) {
 
 // RaiseEpoch implements plugin.Pages. The container's earlier processes are gone: what they did to the usage page is put
 // right and forgotten.
-func (s *pageStore) RaiseEpoch(record ledger.Record) error {
+func (s *Pages) RaiseEpoch(record ledger.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := limiter.ReadUsage(pagesOf(record)); errors.Is(err, limiter.ErrTampered) {
+	if _, err := limiter.ReadUsage(Directory(record)); errors.Is(err, limiter.ErrTampered) {
 		if err := s.restoreUsageLocked(record); err != nil {
 			return err
 		}
 	}
-	_, err := limiter.RaiseEpoch(pagesOf(record))
+	_, err := limiter.RaiseEpoch(Directory(record))
 	return err
 }
 
-// freeze lets the processes of an allocation allocate nothing more. False: its epoch is another one by now, so the
+// Freeze lets the processes of an allocation allocate nothing more. False: its epoch is another one by now, so the
 // damage is that of processes that are gone.
-func (s *pageStore) freeze(record ledger.Record, epoch uint32, why limiter.Damage) (bool, error) {
+func (s *Pages) Freeze(record ledger.Record, epoch uint32, why limiter.Damage) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	limits, err := limiter.ReadLimits(pagesOf(record))
+	limits, err := limiter.ReadLimits(Directory(record))
 	if err != nil || limits.Epoch != epoch {
 		return false, err
 	}
-	return true, limiter.Freeze(pagesOf(record), why)
+	return true, limiter.Freeze(Directory(record), why)
 }
 
 // Remove implements plugin.Pages.
-func (s *pageStore) Remove(record ledger.Record) error {
+func (s *Pages) Remove(record ledger.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return removePages(pagesOf(record))
+	return removePages(Directory(record))
 }
 
 func removePages(directory string) error {
@@ -198,7 +209,7 @@ func removePages(directory string) error {
 }
 
 // Restore implements plugin.Pages.
-func (s *pageStore) Restore(record ledger.Record) error {
+func (s *Pages) Restore(record ledger.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.prepareLocked(record.PagesDir); err != nil {
@@ -206,7 +217,7 @@ func (s *pageStore) Restore(record ledger.Record) error {
 	}
 	missing := false
 	for _, name := range []string{limiter.LimitsFile, limiter.UsageFile} {
-		path := filepath.Join(pagesOf(record), name)
+		path := filepath.Join(Directory(record), name)
 		info, err := os.Lstat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -223,22 +234,22 @@ func (s *pageStore) Restore(record ledger.Record) error {
 	if !missing {
 		return nil
 	}
-	if err := removePages(pagesOf(record)); err != nil { // one without the other is of no use
+	if err := removePages(Directory(record)); err != nil { // one without the other is of no use
 		return err
 	}
 	return s.createLocked(record)
 }
 
-// restoreUsage puts size and header of a tampered usage page back. Where what the processes wrote cannot be true
+// RestoreUsage puts size and header of a tampered usage page back. Where what the processes wrote cannot be true
 // all the same, everything is wiped: each process finds its slot gone and registers again, with all that it holds.
-func (s *pageStore) restoreUsage(record ledger.Record) error {
+func (s *Pages) RestoreUsage(record ledger.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.restoreUsageLocked(record)
 }
 
-func (s *pageStore) restoreUsageLocked(record ledger.Record) error {
-	directory := pagesOf(record)
+func (s *Pages) restoreUsageLocked(record ledger.Record) error {
+	directory := Directory(record)
 	restore := func() error { return limiter.RestoreUsage(directory) }
 	if err := s.withRoomLocked(record.PagesDir, restore); err != nil {
 		return err
@@ -275,9 +286,9 @@ func wipe(path string) error {
 // maxUsageBytes is more than any usage page has.
 const maxUsageBytes = 4 << 20
 
-// sweep removes the pages of allocations that are not to be kept: an agent that is killed between making pages and
+// Sweep removes the pages of allocations that are not to be kept: an agent that is killed between making pages and
 // writing the record leaves such. Names that are no keys are left alone.
-func (s *pageStore) sweep(directory string, keep func(key string) bool) (removed []string, err error) {
+func (s *Pages) Sweep(directory string, keep func(key string) bool) (removed []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entries, err := os.ReadDir(directory)

@@ -108,7 +108,7 @@ func TestDirectoriesOfOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if test.fault == "" {
-				if err := checkDirectories(n.config); err != nil {
+				if err := n.config.places().Check(); err != nil {
 					t.Error(err)
 				}
 				return

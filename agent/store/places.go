@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// directories.go refuses directories that are not the agent's to take: it changes the mode of the pages directory and
-// mounts a file system over it, and it removes what it does not know from below the state directory.
-
-package main
+// Package store has what the agent keeps on disk beside the ledger: the containers' pages, verdicts, and the lock of its
+// state directory.
+//
+// places.go refuses directories that are not the agent's to take: it changes the mode of the pages directory and mounts a
+// file system over it, and it removes what it does not know from below the state directory.
+package store
 
 import (
 	"errors"
@@ -19,21 +21,27 @@ import (
 // What the agent keeps in its state directory.
 const (
 	lockFile         = "lock"
-	recordsDirectory = "records"
-	libraryDirectory = "library"
-	healthFile       = "health.json" // verdicts about contention
-	frozenFile       = "frozen.json" // which containers are frozen
+	RecordsDirectory = "records"     // of the ledger
+	LibraryDirectory = "library"     // installed libraries
+	HealthFile       = "health.json" // verdicts about contention
+	FrozenFile       = "frozen.json" // which containers are frozen
 )
 
-// checkOverlap says which of the configured directories are equal to, inside or above another one of which they have
+// Places are the configured directories and files that must not lie in each other. Those that are not used are empty.
+type Places struct {
+	PagesDir, StateDir, KubeletDir, TextfileDir string
+	Library, ControlSocket                      string // files
+}
+
+// CheckOverlap says which of the configured directories are equal to, inside or above another one of which they have
 // to be apart. resolve is applied to each path before.
-func checkOverlap(config Config, resolve func(string) string) error {
+func (p Places) CheckOverlap(resolve func(string) string) error {
 	type named struct{ name, path string }
-	pages, state := named{"pages-dir", config.PagesDir}, named{"state-dir", config.StateDir}
-	kubelet, textfile := named{"kubelet-dir", config.KubeletDir}, named{"textfile-dir", config.TextfileDir}
+	pages, state := named{"pages-dir", p.PagesDir}, named{"state-dir", p.StateDir}
+	kubelet, textfile := named{"kubelet-dir", p.KubeletDir}, named{"textfile-dir", p.TextfileDir}
 	library := named{"the directory of library", ""}
-	if config.Library != "" {
-		library.path = filepath.Dir(config.Library)
+	if p.Library != "" {
+		library.path = filepath.Dir(p.Library)
 	}
 	var faults []error
 	for _, pair := range [][2]named{{pages, state}, {pages, kubelet}, {pages, textfile}, {pages, library}, {state, kubelet}, {state, textfile}} {
@@ -48,9 +56,9 @@ func checkOverlap(config Config, resolve func(string) string) error {
 		}
 	}
 	for _, directory := range []named{pages, state} {
-		if config.ControlSocket != "" && relate(resolve(config.ControlSocket), resolve(directory.path)) != "" {
+		if p.ControlSocket != "" && relate(resolve(p.ControlSocket), resolve(directory.path)) != "" {
 			faults = append(faults, fmt.Errorf("control-socket: value %q is in %s (%s): want a place of its own",
-				config.ControlSocket, directory.name, directory.path))
+				p.ControlSocket, directory.name, directory.path))
 		}
 	}
 	return errors.Join(faults...)
@@ -84,18 +92,18 @@ func resolved(path string) string {
 	}
 }
 
-// checkDirectories refuses a configuration whose directories belong to others. It changes nothing.
-func checkDirectories(config Config) error {
-	faults := []error{checkOverlap(config, resolved)}
-	stranger, err := findStranger(config.PagesDir, isPagesEntry)
+// Check refuses places that overlap or belong to others. It changes nothing.
+func (p Places) Check() error {
+	faults := []error{p.CheckOverlap(resolved)}
+	stranger, err := findStranger(p.PagesDir, isPagesEntry)
 	if err == nil && stranger != "" {
-		err = fmt.Errorf("pages-dir: %s holds %s, which is no page of an allocation: want a directory of its own", config.PagesDir, stranger)
+		err = fmt.Errorf("pages-dir: %s holds %s, which is no page of an allocation: want a directory of its own", p.PagesDir, stranger)
 	}
 	faults = append(faults, err)
-	stranger, err = findStranger(config.StateDir, isStateEntry)
-	_, missing := os.Lstat(filepath.Join(config.StateDir, recordsDirectory))
+	stranger, err = findStranger(p.StateDir, isStateEntry)
+	_, missing := os.Lstat(filepath.Join(p.StateDir, RecordsDirectory))
 	if err == nil && stranger != "" && missing != nil {
-		err = fmt.Errorf("state-dir: %s holds %s and no records of an agent: want a directory of its own", config.StateDir, stranger)
+		err = fmt.Errorf("state-dir: %s holds %s and no records of an agent: want a directory of its own", p.StateDir, stranger)
 	}
 	return errors.Join(append(faults, err)...)
 }
@@ -122,5 +130,5 @@ func isPagesEntry(name string) bool {
 }
 
 func isStateEntry(name string) bool {
-	return slices.Contains([]string{lockFile, recordsDirectory, libraryDirectory, healthFile, frozenFile}, name)
+	return slices.Contains([]string{lockFile, RecordsDirectory, LibraryDirectory, HealthFile, FrozenFile}, name)
 }
