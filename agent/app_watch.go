@@ -31,13 +31,6 @@ import (
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
-// Times of the loop.
-const (
-	lookEvery  = time.Second            // at all cards,
-	lookSeldom = 2 * time.Second        // or so seldom, when decide says that nothing happens
-	quickEvery = 200 * time.Millisecond // at those that decide asks for: GPM needs 100 ms between two samples
-)
-
 // watched is what the last look came to. Nobody changes it.
 type watched struct {
 	seen      *monitor.Contention // of all cards, those of older looks included
@@ -87,8 +80,7 @@ type watcher struct {
 	cards   map[string]source.DeviceSample // of the last look at each
 	at      map[streamID]monitor.Stream
 	rates   map[streamID]streamRates
-	allAt   time.Duration // when to look at all cards again
-	quick   []string
+	cadence contention.Cadence
 	counts  map[metrics.Move]uint64
 	changes map[string]contentionChange
 	looks   uint64
@@ -162,11 +154,8 @@ func (w *watcher) run(ctx context.Context) error {
 // look looks and concludes once, and returns when to look again.
 func (w *watcher) look(ctx context.Context) time.Duration {
 	began := w.now()
-	all := began >= w.allAt || len(w.quick) == 0
-	var named []string
-	if !all {
-		named = w.quick
-	}
+	named := w.cadence.Named(began)
+	all := named == nil
 	holdings := w.holdings()
 	answer := w.devices.ask(ctx, named)
 	if ctx.Err() != nil {
@@ -178,7 +167,7 @@ func (w *watcher) look(ctx context.Context) time.Duration {
 	seen := monitor.CollectContention(w.now(), devices, holdings, traffic)
 	concluded, state := w.contend(seen, w.policy, w.state)
 	health, verdict := decide.JudgeContention(concluded, w.health, w.verdict, seen.Now)
-	w.state, w.verdict, w.quick = state, verdict, concluded.Quick
+	w.state, w.verdict = state, verdict
 	w.looks++
 	w.report(concluded, health)
 	w.publish(seen, concluded, health, all, answer.err == nil)
@@ -186,16 +175,9 @@ func (w *watcher) look(ctx context.Context) time.Duration {
 	if len(health.Transitions) > 0 {
 		w.moved()
 	}
-	if all {
-		w.allAt = began + lookEvery
-		if len(w.quick) == 0 {
-			w.allAt = began + min(max(concluded.Next, lookEvery), lookSeldom)
-		}
-	}
-	if len(w.quick) > 0 {
-		return min(quickEvery, w.allAt-began)
-	}
-	return w.allAt - began
+	var wait time.Duration
+	w.cadence, wait = w.cadence.After(began, concluded, w.policy)
+	return wait
 }
 
 // gather makes one device of each card that was looked at. What a quick look leaves out is as it was in the last look at

@@ -220,6 +220,12 @@ func (b *watchBench) look(after time.Duration) time.Duration {
 	return b.watch.look(b.t.Context())
 }
 
+// How often the loop looks: at all cards, and at those that decide asks for.
+var (
+	lookEvery  = contention.DefaultPolicy().Interval
+	quickEvery = contention.DefaultPolicy().QuickInterval
+)
+
 // A look has every card that answers and every share of it; a quick one has the cards that were asked for, with what only a
 // look at all reads as it was.
 func TestLooks(t *testing.T) {

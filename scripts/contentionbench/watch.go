@@ -17,13 +17,6 @@ import (
 	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
 )
 
-// How often the agent looks (agent/app_watch.go).
-const (
-	lookEvery  = time.Second            // at all cards,
-	lookSeldom = 2 * time.Second        // or so seldom when nothing happens,
-	quickEvery = 200 * time.Millisecond // and at those of which decide wants to know more
-)
-
 // rule says from looks whether the model's card is contended, and who is to blame: the key of an allocation, or "".
 type rule interface {
 	look(seen *monitor.Contention, concluded contention.Result) (contended bool, antagonist string)
@@ -75,9 +68,9 @@ func watch(r row, rules map[string]rule) outcome {
 	policy := contention.DefaultPolicy()
 	truths := &truth{before: make([]virtual.Truth, len(r.scene.Tenants)), rates: make([][virtual.Resources]float64, len(r.scene.Tenants))}
 	last := time.Duration(0)
-	quick, full := false, time.Duration(0) // when the next full look is
+	var cadence contention.Cadence
 	for at := time.Duration(0); at < r.scene.Length; {
-		seen := model.Look(at, quick && at < full)
+		seen := model.Look(at, cadence.Named(at) != nil)
 		decided := time.Now()
 		var concluded contention.Result
 		concluded, state = contention.Judge(seen, policy, state)
@@ -91,15 +84,9 @@ func watch(r row, rules map[string]rule) outcome {
 			o.points = append(o.points, o.point(model, concluded, truths, at-last))
 			last = at
 		}
-		quick = len(concluded.Quick) > 0
-		if at >= full {
-			if full = at + lookEvery; !quick {
-				full = at + min(max(concluded.Next, lookEvery), lookSeldom)
-			}
-		}
-		if at = full; quick {
-			at = min(full, model.Now()+quickEvery)
-		}
+		var wait time.Duration
+		cadence, wait = cadence.After(at, concluded, policy)
+		at += wait
 	}
 	o.took = time.Since(began)
 	return o

@@ -39,7 +39,8 @@ type Policy struct {
 
 	Quick float64 // look more often from this part of the DRAM's bandwidth, with several active slices
 
-	Interval, QuickInterval, IdleInterval time.Duration // between looks
+	// Between looks; see Cadence. GPM needs 100 ms between two samples.
+	Interval, QuickInterval, IdleInterval time.Duration
 }
 
 // DefaultPolicy is what the agent uses.
