@@ -15,6 +15,7 @@ import (
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -175,7 +176,7 @@ func modeWord(mode monitor.ComputeMode) string {
 
 // sliceFacts index what the loops know of slices.
 type sliceFacts struct {
-	compute   map[streamID]decide.ComputeVerdict
+	compute   map[streamID]steering.Verdict
 	rates     map[streamID]streamRates
 	concluded map[streamID]contention.Slice
 	cuts      map[streamID]float64
@@ -185,7 +186,7 @@ type sliceFacts struct {
 }
 
 func (a *app) sliceFacts(tick *tickResult, judged metrics.Contention, watch *watched) sliceFacts {
-	facts := sliceFacts{compute: map[streamID]decide.ComputeVerdict{}, concluded: map[streamID]contention.Slice{},
+	facts := sliceFacts{compute: map[streamID]steering.Verdict{}, concluded: map[streamID]contention.Slice{},
 		cuts: map[streamID]float64{}, evidence: map[string]decide.Evidence{}, verdicts: map[string]decide.AllocationVerdict{},
 		name: func(key string) string { return key }}
 	if a.steer != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// app_steer.go steers GPU time: many times a second it reads the compute books of all allocations, lets decide.Steer
+// app_steer.go steers GPU time: many times a second it reads the compute books of all allocations, lets steering.Steer
 // judge, and writes the rates into the limits pages. One goroutine beside the tick; it never waits for the driver, whose
 // samples the sampler brings, nor for the kubelet. The lines in the pages go on without it: at its start it takes over
 // what they say, and after its end every share holds.
@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
@@ -48,10 +48,10 @@ type steerer struct {
 	books   *ledger.Ledger
 	pages   *store.Pages
 	samples *sampler // nil: nothing measures
-	policy  decide.SteerPolicy
-	state   decide.SteerState
-	now     func() time.Duration // CLOCK_MONOTONIC
-	cuts    func() []decide.Cut  // in force for a while; nil: nobody cuts
+	policy  steering.Policy
+	state   steering.State
+	now     func() time.Duration  // CLOCK_MONOTONIC
+	cuts    func() []steering.Cut // in force for a while; nil: nobody cuts
 
 	tenants    map[string]*tenant       // by key: the committed allocations whose GPU time is limited; nil: never looked
 	revision   uint64                   // of the books, when tenants was made
@@ -77,7 +77,7 @@ type tenant struct {
 }
 
 func newSteerer(books *ledger.Ledger, made *store.Pages, samples *sampler, log *slog.Logger) *steerer {
-	return &steerer{log: log.With("component", "steer"), books: books, pages: made, samples: samples, policy: decide.DefaultSteerPolicy(),
+	return &steerer{log: log.With("component", "steer"), books: books, pages: made, samples: samples, policy: steering.DefaultPolicy(),
 		now: limiter.MonotonicNow, unmeasured: map[string]time.Duration{}}
 }
 
@@ -121,19 +121,19 @@ func (s *steerer) round() time.Duration {
 	if s.cuts != nil {
 		s.policy.Cuts = s.cuts()
 	}
-	steering, state := decide.Steer(seen, s.policy, s.state)
+	result, state := steering.Steer(seen, s.policy, s.state)
 	s.state = state
-	s.publish(steering.Rates, now)
-	s.report(steering, sampleErr, now)
-	s.samples.hurry(steering.Next < s.policy.Rest)
-	if steering.Next < s.policy.Rest || s.wantedAt == 0 || s.wantedAt > now {
+	s.publish(result.Rates, now)
+	s.report(result, sampleErr, now)
+	s.samples.hurry(result.Next < s.policy.Rest)
+	if result.Next < s.policy.Rest || s.wantedAt == 0 || s.wantedAt > now {
 		s.wantedAt = now
 	}
 	s.mu.Lock()
-	s.last = metrics.Steering{Seen: seen, Verdicts: steering.Verdicts, Rounds: s.last.Rounds + 1,
+	s.last = metrics.Steering{Seen: seen, Verdicts: result.Verdicts, Rounds: s.last.Rounds + 1,
 		Sampled: s.samples != nil, SampleUp: sampleErr == nil}
 	s.mu.Unlock()
-	return min(max(steering.Next, shortestRest), longestRest)
+	return min(max(result.Next, shortestRest), longestRest)
 }
 
 // rests says that nothing has happened since the last round, and nothing for some time before it. What is lent stays as long,
@@ -249,7 +249,7 @@ func (s *steerer) close() {
 }
 
 // publish writes the rates, and the heartbeat when it is due.
-func (s *steerer) publish(rates []decide.Rate, now time.Duration) {
+func (s *steerer) publish(rates []steering.Rate, now time.Duration) {
 	faults := map[string]error{}
 	for _, rate := range rates {
 		tenant := s.tenants[rate.Key]
@@ -284,9 +284,9 @@ func (s *steerer) beat(now time.Duration, look bool) {
 }
 
 // report logs what an operator or a user acts on, once when it begins and once when it is over.
-func (s *steerer) report(steering decide.Steering, sampleErr error, now time.Duration) {
+func (s *steerer) report(result steering.Result, sampleErr error, now time.Duration) {
 	s.noted.Change(s.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceUtilization}, sampleErr)
-	for _, verdict := range steering.Verdicts {
+	for _, verdict := range result.Verdicts {
 		record := s.tenants[verdict.Key].record
 		about := func(stage string) notes.Subject {
 			return notes.Subject{Stage: stage, Allocation: verdict.Key, GPU: verdict.GPUUUID}
@@ -295,11 +295,11 @@ func (s *steerer) report(steering decide.Steering, sampleErr error, now time.Dur
 		s.noted.Turn(s.log, about(notes.StageOverShare), verdict.OverShare, details)
 		s.noted.Turn(s.log, about(notes.StageHeld), verdict.Held, details)
 	}
-	s.reportUnmeasured(steering.Verdicts, now)
+	s.reportUnmeasured(result.Verdicts, now)
 }
 
 // reportUnmeasured says of which GPUs the driver tells nothing.
-func (s *steerer) reportUnmeasured(verdicts []decide.ComputeVerdict, now time.Duration) {
+func (s *steerer) reportUnmeasured(verdicts []steering.Verdict, now time.Duration) {
 	measured := map[string]bool{}
 	for _, verdict := range verdicts {
 		measured[verdict.GPUUUID] = measured[verdict.GPUUUID] || verdict.UsedKnown
@@ -324,7 +324,7 @@ func (s *steerer) reportUnmeasured(verdicts []decide.ComputeVerdict, now time.Du
 func noDetails() []any { return nil }
 
 // evidence is what a message about a verdict holds beside its subject. Parts of the GPU are in percent.
-func evidence(record ledger.Record, verdict decide.ComputeVerdict) []any {
+func evidence(record ledger.Record, verdict steering.Verdict) []any {
 	percent := func(part float64) float64 { return math.Round(part*1000) / 10 }
 	var attributes []any
 	if pod := record.Pod; pod != nil {

@@ -22,7 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/limiter"
@@ -311,18 +311,18 @@ func TestSteerSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.steer.round()
-	verdict := decide.ComputeVerdict{Key: record.Key, GPUUUID: gpuA, Granted: 0.1, Rate: 0.1}
+	verdict := steering.Verdict{Key: record.Key, GPUUUID: gpuA, Granted: 0.1, Rate: 0.1}
 	for used := range 5 {
 		verdict.OverShare, verdict.Used, verdict.UsedKnown, verdict.Reason = true, 0.2+float64(used)/100, true, fmt.Sprint("evidence ", used)
 		verdict.Held = used >= 2
-		b.steer.report(decide.Steering{Verdicts: []decide.ComputeVerdict{verdict}}, nil, time.Duration(used)*time.Second)
+		b.steer.report(steering.Result{Verdicts: []steering.Verdict{verdict}}, nil, time.Duration(used)*time.Second)
 	}
 	verdict.OverShare, verdict.Held, verdict.UsedKnown, verdict.Reason = false, false, false, ""
 	for second := range 30 {
-		b.steer.report(decide.Steering{Verdicts: []decide.ComputeVerdict{verdict}}, errors.New("no driver"), 5+time.Duration(second)*time.Second)
+		b.steer.report(steering.Result{Verdicts: []steering.Verdict{verdict}}, errors.New("no driver"), 5+time.Duration(second)*time.Second)
 	}
 	verdict.UsedKnown = true
-	b.steer.report(decide.Steering{Verdicts: []decide.ComputeVerdict{verdict}}, nil, time.Minute)
+	b.steer.report(steering.Result{Verdicts: []steering.Verdict{verdict}}, nil, time.Minute)
 	rest := " allocation=" + record.Key + " gpu=" + gpuA + " namespace=md pod=benchmem-01 container=gmx granted_percent=10 rate_percent=10"
 	want := []string{
 		`level=WARN msg="container uses more GPU time than it may" component=steer stage=share` + rest + ` used_percent=20 reason="evidence 0"`,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
@@ -297,7 +298,7 @@ func (w *watcher) viewOf(last *watched) metrics.Contention {
 func (w *watcher) verdicts() []decide.ContentionVerdict { return w.last.Load().health.GPUs }
 
 // cuts are what steering is told.
-func (w *watcher) cuts() []decide.Cut { return w.last.Load().health.Cuts }
+func (w *watcher) cuts() []steering.Cut { return w.last.Load().health.Cuts }
 
 // restore takes the verdicts of an earlier agent over. They stand until there is a look.
 func (w *watcher) restore() {

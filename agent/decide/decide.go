@@ -7,10 +7,6 @@
 //
 // JudgeContention, in hysteresis.go, turns what Contend concludes into which GPUs are contended, slowly; lever.go is the milder
 // step before that, fuse.go the bound on what follows from it. Witness, in witness.go, judges what is seen from outside.
-//
-// Steer, in compute.go, is the same for GPU time, many times a second. card.go is one GPU in one round, member.go one tenant
-// of it, history.go what it charged of late. lending.go divides GPU time, scale.go finds out how wrong estimated costs are
-// (from mark.go, window.go and evidence.go, and with distrust.go), usage.go reports.
 package decide
 
 import (

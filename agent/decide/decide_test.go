@@ -20,14 +20,10 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-func TestCases(t *testing.T) { forEachCase(t, "testdata/*.txt", runCase) }
-
-// forEachCase runs the text of every file that a pattern names.
-func forEachCase(t *testing.T, pattern string, run func(t *testing.T, text string)) {
-	t.Helper()
-	paths, err := filepath.Glob(pattern)
+func TestCases(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) == 0 {
-		t.Fatalf("no cases are %s (%v)", pattern, err)
+		t.Fatalf("there are no cases (%v)", err)
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
@@ -35,7 +31,7 @@ func forEachCase(t *testing.T, pattern string, run func(t *testing.T, text strin
 			if err != nil {
 				t.Fatal(err)
 			}
-			run(t, string(text))
+			runCase(t, string(text))
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 )
 
 // longestStep is what one period counts for at most: a loop that was held up has not seen what happened meanwhile.
@@ -48,7 +49,7 @@ type gpuContention struct {
 type HealthVerdicts struct {
 	GPUs        []ContentionVerdict // of every card that was seen or is contended, sorted by UUID
 	Transitions []ContentionTransition
-	Cuts        []Cut // in force, sorted by GPU
+	Cuts        []steering.Cut // in force, sorted by GPU
 }
 
 // ContentionVerdict is what is thought of one card.

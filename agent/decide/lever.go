@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 )
 
 // leverTries is how many cuts in a row, each after the one before had helped, may be made within HealthPolicy.Repeated.
@@ -20,7 +21,7 @@ const leverTries = 3
 // lever is what is remembered of the cuts on one card.
 type lever struct {
 	on    bool
-	cut   Cut
+	cut   steering.Cut
 	began time.Duration // the last cut
 	tries int           // cuts within HealthPolicy.Repeated of the one before
 }
@@ -35,7 +36,7 @@ func (l lever) pull(found Evidence, policy HealthPolicy, now time.Duration) (lev
 	}
 	lasts := doubled(policy.LeverFor, l.tries, policy.HoldMax)
 	return lever{on: true, began: now, tries: l.tries + 1,
-		cut: Cut{Key: found.Antagonist, GPUUUID: found.GPUUUID, Factor: policy.LeverFactor, Until: now + lasts}}, true
+		cut: steering.Cut{Key: found.Antagonist, GPUUUID: found.GPUUUID, Factor: policy.LeverFactor, Until: now + lasts}}, true
 }
 
 func (l lever) reason(now time.Duration) string {

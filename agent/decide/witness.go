@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -142,7 +143,7 @@ const (
 )
 
 // Witness judges one look. shares are the verdicts of the last round of steering; nil: there are none.
-func Witness(seen *monitor.Outside, shares []ComputeVerdict, policy WitnessPolicy, state WitnessState) (Findings, WitnessState) {
+func Witness(seen *monitor.Outside, shares []steering.Verdict, policy WitnessPolicy, state WitnessState) (Findings, WitnessState) {
 	look := newWitnessLook(seen, shares, policy, state)
 	found := look.judge()
 	next := WitnessState{suspects: map[findingID]suspect{}, strays: look.strays}

@@ -23,10 +23,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-// Quick use of time beyond the grant: well above it, for so long. Steering says the rest, see ComputeVerdict.OverShare.
+// Quick use of time beyond the grant: well above it, for so long. Steering says the rest, see steering.Verdict.OverShare.
 const (
 	quickFactor = 1.5
 	quickMargin = 0.05
@@ -44,7 +45,7 @@ type tenancy struct {
 // witnessLook is one look with what is made of it.
 type witnessLook struct {
 	seen      *monitor.Outside
-	shares    []ComputeVerdict
+	shares    []steering.Verdict
 	policy    WitnessPolicy
 	before    WitnessState
 	tenancies []*tenancy
@@ -59,7 +60,7 @@ func place(container monitor.Container, key string) string {
 	return "host/" + key
 }
 
-func newWitnessLook(seen *monitor.Outside, shares []ComputeVerdict, policy WitnessPolicy, before WitnessState) *witnessLook {
+func newWitnessLook(seen *monitor.Outside, shares []steering.Verdict, policy WitnessPolicy, before WitnessState) *witnessLook {
 	l := &witnessLook{seen: seen, shares: shares, policy: policy, before: before, strays: map[identity]time.Duration{}}
 	byKey := map[string]*monitor.OutsideAllocation{}
 	byPod := map[string][]*monitor.OutsideAllocation{}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -61,7 +62,7 @@ type witnessRun struct {
 	policy WitnessPolicy
 	state  WitnessState
 	now    time.Duration
-	shares []ComputeVerdict
+	shares []steering.Verdict
 	last   Findings
 	begun  []string // what was reported, and when
 	over   []string
@@ -155,13 +156,13 @@ func TestWitnessReportsWithinTenSeconds(t *testing.T) {
 		"on the host, with pages of ours": {func(s outsideScene, _ *witnessRun) { s.run(99, "", "k1").uses(100 * mib) },
 			[]string{"no-slot default/one k1 pid=99"}, 0},
 		"more time than granted, by far": {func(_ outsideScene, w *witnessRun) {
-			w.shares = []ComputeVerdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
+			w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
 		}, []string{"time-beyond-grant default/one k1 pid=10"}, 0},
 		"more time than granted for long": {func(_ outsideScene, w *witnessRun) {
-			w.shares = []ComputeVerdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.35, UsedKnown: true, OverShare: true, Reason: "used more"}}
+			w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.35, UsedKnown: true, OverShare: true, Reason: "used more"}}
 		}, []string{"time-beyond-grant default/one k1 pid=10"}, 0},
 		"forged charges": {func(_ outsideScene, w *witnessRun) {
-			w.shares = []ComputeVerdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.3, UsedKnown: true, Distrusted: true}}
+			w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.3, UsedKnown: true, Distrusted: true}}
 		}, []string{"time-beyond-grant default/one k1 pid=10"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +182,7 @@ func TestWitnessReportsWithinTenSeconds(t *testing.T) {
 			// It is said once, lasts, and its end is said once.
 			w.look(s, 20).want(c.want...)
 			if w.shares = nil; strings.HasPrefix(c.want[0], "time") {
-				w.shares = []ComputeVerdict{}
+				w.shares = []steering.Verdict{}
 			}
 			w.look(newOutsideScene(), 2*tenSeconds)
 			if slices.Sort(w.over); !slices.Equal(w.over, w.begun) || len(w.last.List) != 0 {
@@ -204,10 +205,10 @@ func TestWitnessKeepsStillAboutHonestOnes(t *testing.T) {
 			s.Processes[0].Memory[0].UsedBytes, s.Allocations[0].GPUs[0].BookBytes = 9*gib, 8*gib
 		},
 		"just above its rate": func(_ outsideScene, w *witnessRun) {
-			w.shares = []ComputeVerdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.45, UsedKnown: true}}
+			w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.45, UsedKnown: true}}
 		},
 		"use that is not known": func(_ outsideScene, w *witnessRun) {
-			w.shares = []ComputeVerdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9}}
+			w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9}}
 		},
 		"calls by one who has registered": func(s outsideScene, _ *witnessRun) { s.Calls[10] = monitor.Calls{CgroupID: 10, Contexts: 5} },
 		"the server of MPS of the host":   func(s outsideScene, _ *witnessRun) { s.run(11, "").uses(gib).Command = "nvidia-cuda-mps-server" },
@@ -302,7 +303,7 @@ func TestWitnessOrders(t *testing.T) {
 	for _, action := range []WitnessAction{WitnessReport, WitnessFreeze, WitnessKill} {
 		w := newWitnessRun(t)
 		w.policy.Action = action
-		w.shares = []ComputeVerdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
+		w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
 		w.look(s, tenSeconds)
 		if action == WitnessReport {
 			if w.last.Orders != nil {
@@ -321,7 +322,7 @@ func TestWitnessOrders(t *testing.T) {
 	}
 	w := newWitnessRun(t)
 	w.policy.Action = WitnessKill
-	w.shares = []ComputeVerdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
+	w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
 	if w.look(newOutsideScene(), 10); len(w.begun) != 1 || len(w.last.Orders) != 0 {
 		t.Errorf("%v %+v", w.begun, w.last.Orders)
 	}

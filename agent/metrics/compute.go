@@ -9,7 +9,7 @@ package metrics
 import (
 	"slices"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -19,7 +19,7 @@ const SourceUtilization = "utilization"
 // Steering is the last round of steering GPU time. The zero value: there was none.
 type Steering struct {
 	Seen     *monitor.Compute // nil: there was none
-	Verdicts []decide.ComputeVerdict
+	Verdicts []steering.Verdict
 	Rounds   uint64 // since the agent started
 	Sampled  bool   // this agent has a source of samples
 	SampleUp bool   // which answered the last time
@@ -37,11 +37,11 @@ func computeRows() []row {
 		{"vgpud_slice_compute_ceiling_ratio", gauge, "Most of the GPU's time that the container may use, loans included, 0 to 1.",
 			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.CeilingPPM) / wholePPM })},
 		{"vgpud_slice_compute_rate_ratio", gauge, "Part of the GPU's time that the container may use now, loans included, as the agent steers it.",
-			sliceLabels, perVerdict(func(verdict decide.ComputeVerdict) (float64, bool) { return verdict.Rate, true })},
+			sliceLabels, perVerdict(func(verdict steering.Verdict) (float64, bool) { return verdict.Rate, true })},
 		{"vgpud_slice_compute_used_ratio", gauge, "Part of the GPU's time that the container used over about the last second, 0 to 1, as the driver (NVML) measured it; missing where it did not.",
-			sliceLabels, perVerdict(func(verdict decide.ComputeVerdict) (float64, bool) { return verdict.Used, verdict.UsedKnown })},
+			sliceLabels, perVerdict(func(verdict steering.Verdict) (float64, bool) { return verdict.Used, verdict.UsedKnown })},
 		{"vgpud_slice_compute_scale_ratio", gauge, "GPU time really used per GPU time that the container's own measurements of its launches come to, as the agent found it by the driver's samples; 1: they agree.",
-			sliceLabels, perVerdict(func(verdict decide.ComputeVerdict) (float64, bool) { return verdict.Scale, true })},
+			sliceLabels, perVerdict(func(verdict steering.Verdict) (float64, bool) { return verdict.Scale, true })},
 		{"vgpud_slice_compute_gpu_seconds_total", counter, "GPU time of the container's launches, in seconds, by its own measurements.",
 			sliceLabels, perTenant(func(tenant monitor.Tenant) float64 { return tenant.Charged.Seconds() })},
 		{"vgpud_slice_compute_throttled_seconds_total", counter, "Time for which the container's threads were kept waiting for GPU time, in seconds, summed over its threads, by its own book.",
@@ -94,7 +94,7 @@ func modeName(mode monitor.ComputeMode) string {
 }
 
 // perVerdict has a series for each verdict whose value is known, of allocations that the tick has seen.
-func perVerdict(value func(decide.ComputeVerdict) (number float64, known bool)) func(View) []sample {
+func perVerdict(value func(steering.Verdict) (number float64, known bool)) func(View) []sample {
 	return func(view View) []sample {
 		owners := owners(view)
 		var samples []sample

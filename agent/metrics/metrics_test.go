@@ -25,6 +25,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/internal/require"
 )
@@ -60,7 +61,7 @@ func exampleView() View {
 				{Key: "k2", GPUUUID: "GPU-b", Charged: time.Second}, // its page could not be read
 				{Key: "released since", GPUUUID: "GPU-a", Known: true},
 			}},
-			Verdicts: []decide.ComputeVerdict{
+			Verdicts: []steering.Verdict{
 				{Key: "k1", GPUUUID: "GPU-a", Granted: 0.2, Rate: 0.8, Used: 0.79, UsedKnown: true, Held: true, Scale: 0.9},
 				{Key: "k2", GPUUUID: "GPU-b", Granted: 0.1, Rate: 0.1, Scale: 1},
 				{Key: "released since", GPUUUID: "GPU-a", Granted: 0.1, Rate: 0.1, Scale: 1, OverShare: true},
@@ -120,7 +121,7 @@ func exampleContention() Contention {
 		},
 		Health: decide.HealthVerdicts{
 			GPUs: []decide.ContentionVerdict{{UUID: "GPU-a", Contended: true, Evidence: evidence}, {UUID: "GPU-b"}},
-			Cuts: []decide.Cut{{Key: "k1", GPUUUID: "GPU-a", Factor: 0.5}},
+			Cuts: []steering.Cut{{Key: "k1", GPUUUID: "GPU-a", Factor: 0.5}},
 		},
 		Moved: map[Move]uint64{{GPUUUID: "GPU-a", Kind: decide.TransitionContended}: 2},
 	}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/limiter"
@@ -127,7 +127,7 @@ func (a *agent) start() {
 	running := a.running
 	w := a.run.world
 	w.spawn(w.now, func(t *thread) {
-		var state decide.SteerState
+		var state steering.State
 		beat := -beatPeriod
 		for a.running == running {
 			if w.now-beat >= beatPeriod {
@@ -173,7 +173,7 @@ func (a *agent) sample(card int, n *nvml) {
 }
 
 // round is one round of steering. It returns when to look again.
-func (a *agent) round(state *decide.SteerState) time.Duration {
+func (a *agent) round(state *steering.State) time.Duration {
 	now := clock(a.run.world.now)
 	var tenants []source.ComputeUsage
 	byKey := map[string]*allocation{}
@@ -189,9 +189,9 @@ func (a *agent) round(state *decide.SteerState) time.Duration {
 	}
 	seen := monitor.CollectCompute(now, tenants, a.samples, keys)
 	a.samples = nil
-	var steering decide.Steering
-	steering, *state = decide.Steer(seen, decide.DefaultSteerPolicy(), *state)
-	for _, rate := range steering.Rates {
+	var result steering.Result
+	result, *state = steering.Steer(seen, steering.DefaultPolicy(), *state)
+	for _, rate := range result.Rates {
 		n := byKey[rate.Key]
 		for card := range a.run.scene.Cards {
 			if uuid(card) == rate.GPUUUID {
@@ -199,7 +199,7 @@ func (a *agent) round(state *decide.SteerState) time.Duration {
 			}
 		}
 	}
-	return steering.Next
+	return result.Next
 }
 
 // read is what the pages of an allocation say.

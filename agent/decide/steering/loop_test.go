@@ -4,12 +4,14 @@
 // A closed loop around Steer: a GPU that divides its time evenly among those who have work queued, tenants that buy GPU time
 // by the law of libvgpu/core/rate.h, and a driver that tells whole percents of past periods, late and not always.
 
-package decide
+package steering
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand"
+	"slices"
 	"time"
 
 	"github.com/vgpud/vgpud/agent/monitor"
@@ -41,7 +43,7 @@ type program struct {
 	history []time.Duration // used, by steps
 	period  time.Duration   // used in the driver's period
 	rates   []uint32        // all that were published
-	verdict ComputeVerdict
+	verdict Verdict
 }
 
 // driver is how the driver samples.
@@ -58,7 +60,7 @@ type loop struct {
 	driver        driver
 	foreign       func(now time.Duration) bool // a process without an allocation that floods the GPU
 	now           time.Duration
-	state         SteerState
+	state         State
 	random        *rand.Rand
 	busy          []time.Duration // of the GPU, by steps
 	next          time.Duration
@@ -228,8 +230,8 @@ func (l *loop) steer() {
 		seen.Samples = append(seen.Samples, l.pending[0])
 		l.pending = l.pending[1:]
 	}
-	var steering Steering
-	steering, l.state = Steer(seen, DefaultSteerPolicy(), l.state)
+	var steering Result
+	steering, l.state = Steer(seen, DefaultPolicy(), l.state)
 	l.next = l.now + steering.Next
 	for i, rate := range steering.Rates {
 		p := l.programs[i]
@@ -279,4 +281,34 @@ func (d driver) settles() time.Duration {
 		limit += d.period // the first period does not tell how long it was
 	}
 	return limit
+}
+
+// CreditForger is a loop for tests from outside: an honest tenant k0, and k1, which after some time writes off in its own page
+// what it has bought, so that it always has credit.
+type CreditForger struct {
+	loop           *loop
+	honest, forger *program
+}
+
+// Drivers are the names of all drivers, for tests from outside.
+func Drivers() []string { return slices.Sorted(maps.Keys(drivers)) }
+
+// NewCreditForger makes a loop in which both are honest for a time.
+func NewCreditForger(driver string, mode monitor.ComputeMode, honestFor time.Duration) *CreditForger {
+	f := &CreditForger{honest: &program{mode: mode, share: 0.5, kernel: ms, jitter: 0.05},
+		forger: &program{mode: mode, share: 0.2, kernel: ms, jitter: 0.05}}
+	f.forger.forge = func(now time.Duration, book *monitor.Tenant) {
+		if now > honestFor {
+			f.forger.spent, book.Debt = 0, 0 // what burst allows it is its own again at each step
+		}
+	}
+	f.loop = newLoop(drivers[driver], f.honest, f.forger)
+	return f
+}
+
+// Run lets time pass, and returns how much has in all, what the forger had of the GPU in it, and the verdicts on both.
+func (f *CreditForger) Run(span time.Duration) (elapsed time.Duration, used float64, verdicts []Verdict) {
+	f.loop.run(span)
+	elapsed = f.loop.elapsed()
+	return elapsed, f.forger.got(elapsed-span, elapsed), []Verdict{f.honest.verdict, f.forger.verdict}
 }

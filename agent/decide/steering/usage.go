@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package steering
 
 import (
 	"fmt"
@@ -151,9 +151,9 @@ func (u usage) waitShare(over time.Duration) (share float64, all bool) {
 }
 
 // verdict is what is concluded about a tenant.
-func (m *member) verdict(now time.Duration, policy SteerPolicy) ComputeVerdict {
+func (m *member) verdict(now time.Duration, policy Policy) Verdict {
 	u := m.usage
-	v := ComputeVerdict{Key: m.tenant.Key, GPUUUID: m.tenant.GPUUUID, Granted: m.granted, Rate: m.rate, Held: u.held,
+	v := Verdict{Key: m.tenant.Key, GPUUUID: m.tenant.GPUUUID, Granted: m.granted, Rate: m.rate, Held: u.held,
 		Scale: m.scaleInForce(), Cut: m.share < m.granted, Distrusted: now < m.scale.wary}
 	if len(u.recent) > 0 {
 		last := u.recent[len(u.recent)-1].at

@@ -3,7 +3,7 @@
 
 // What tenants get in the closed loop of loop_test.go, and what is remembered after it.
 
-package decide
+package steering
 
 import (
 	"math"
@@ -120,11 +120,11 @@ func TestStateIsBounded(t *testing.T) {
 	if len(known.history) > 200 || len(known.scale.marks) > marksCount || len(known.usage.recent) > 40 {
 		t.Errorf("%d moments, %d marks, %d periods", len(known.history), len(known.scale.marks), len(known.usage.recent))
 	}
-	_, state := Steer(&monitor.Compute{Now: l.now}, DefaultSteerPolicy(), l.state)
+	_, state := Steer(&monitor.Compute{Now: l.now}, DefaultPolicy(), l.state)
 	if len(state.tenants) != 0 {
 		t.Error("a tenant that is gone is remembered")
 	}
-	if _, state = Steer(&monitor.Compute{Now: l.now + gpuForgotten}, DefaultSteerPolicy(), state); len(state.gpus) != 0 {
+	if _, state = Steer(&monitor.Compute{Now: l.now + gpuForgotten}, DefaultPolicy(), state); len(state.gpus) != 0 {
 		t.Error("a GPU without tenants is remembered for ever")
 	}
 }

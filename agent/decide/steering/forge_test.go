@@ -3,7 +3,7 @@
 
 // Tenants that write into their own usage pages what is not so: nobody else may lose by it.
 
-package decide
+package steering
 
 import (
 	"fmt"
@@ -120,50 +120,5 @@ func TestForgedNonsense(t *testing.T) {
 				t.Errorf("the forger has %.3f, its neighbour %.3f", got, left)
 			}
 		})
-	}
-}
-
-// Whoever writes off in its own page what it has bought, so that it always has credit, is reported within ten seconds, with
-// every driver; its neighbour, which is honest, never is.
-func TestForgedCreditIsReported(t *testing.T) {
-	const (
-		honestFor = 4 * time.Second
-		inTime    = 10 * time.Second
-		interval  = 2 * time.Second // of the witness
-	)
-	for name, d := range drivers {
-		for _, mode := range []monitor.ComputeMode{monitor.ComputeHard, monitor.ComputeElastic} {
-			t.Run(fmt.Sprintf("%s, mode %d", name, mode), func(t *testing.T) {
-				honest := &program{mode: mode, share: 0.5, kernel: ms, jitter: 0.05}
-				forger := &program{mode: mode, share: 0.2, kernel: ms, jitter: 0.05}
-				forger.forge = func(now time.Duration, book *monitor.Tenant) {
-					if now > honestFor {
-						forger.spent, book.Debt = 0, 0 // what burst allows it is its own again at each step
-					}
-				}
-				l, w := newLoop(d, honest, forger), newWitnessRun(t)
-				scene := newOutsideScene() // of k1, the forger
-				scene.allocate("k0", "honest", 8*gib, 0)
-				scene.run(20, "honest", "k0").Registered = true
-				reported := time.Duration(0)
-				for l.elapsed() < honestFor+inTime && reported == 0 {
-					l.run(interval)
-					w.shares = []ComputeVerdict{honest.verdict, forger.verdict}
-					if w.look(scene, 1); len(w.begun) > 0 {
-						reported = l.elapsed() - honestFor
-					}
-				}
-				if reported <= 0 {
-					t.Errorf("reported %s after it began; it has %.3f of the GPU, verdict %+v", reported, forger.got(honestFor, l.elapsed()), forger.verdict)
-				}
-				for range 10 {
-					l.run(interval)
-					w.shares = []ComputeVerdict{honest.verdict, forger.verdict}
-					w.look(scene, 1)
-				}
-				w.want("time-beyond-grant default/one k1 pid=10")
-				t.Logf("reported after %s", reported)
-			})
-		}
 	}
 }

@@ -3,7 +3,7 @@
 
 // Observations of any kind, one after the other.
 
-package decide
+package steering
 
 import (
 	"fmt"
@@ -40,7 +40,7 @@ func FuzzSteer(f *testing.F) {
 			}
 			return time.Duration(next()) * ms
 		}
-		var state SteerState
+		var state State
 		now := time.Hour
 		for range 40 {
 			now += time.Duration(next()%64) * ms
@@ -62,15 +62,15 @@ func FuzzSteer(f *testing.F) {
 				seen.Samples = append(seen.Samples, monitor.Utilization{Key: fmt.Sprint(next() % 4), GPUUUID: fmt.Sprint("GPU-", next()%2),
 					Busy: busy, At: now + odd()%time.Second})
 			}
-			var steering Steering
-			steering, state = Steer(seen, DefaultSteerPolicy(), state)
+			var steering Result
+			steering, state = Steer(seen, DefaultPolicy(), state)
 			checkSteering(t, seen, steering)
 		}
 	})
 }
 
 // checkSteering holds what was decided against what must never be.
-func checkSteering(t *testing.T, seen *monitor.Compute, steering Steering) {
+func checkSteering(t *testing.T, seen *monitor.Compute, steering Result) {
 	t.Helper()
 	if len(steering.Rates) != len(steering.Verdicts) || steering.Next <= 0 {
 		t.Fatalf("%+v", steering)

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Runs every case of testdata/steer/*.txt; see testdata/README.md for the words.
+// Runs every case of testdata/*.txt; see testdata/README.md for the words.
 
-package decide
+package steering
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,12 +19,26 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-func TestSteerCases(t *testing.T) { forEachCase(t, "testdata/steer/*.txt", runSteerCase) }
+func TestSteerCases(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("there are no cases (%v)", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			runSteerCase(t, string(text))
+		})
+	}
+}
 
 // steerCase is a case that is being played.
 type steerCase struct {
 	now     time.Duration
-	state   SteerState
+	state   State
 	charged map[string]time.Duration
 	waited  map[string]time.Duration // in all
 	wanted  map[string]time.Duration // when last
@@ -80,7 +96,7 @@ func (c *steerCase) round(t *testing.T, phase string) []string {
 	if c.now%(500*time.Millisecond) == 0 {
 		before = fmt.Sprintf("%+v", c.state)
 	}
-	steering, next := Steer(seen, DefaultSteerPolicy(), c.state)
+	steering, next := Steer(seen, DefaultPolicy(), c.state)
 	if before != "" && fmt.Sprintf("%+v", c.state) != before {
 		t.Errorf("Steer changed the state it was given")
 	}
@@ -135,7 +151,7 @@ func (c *steerCase) tenant(t *testing.T, words []string) monitor.Tenant {
 }
 
 // renderSteering writes what was decided about one tenant in the words of the test files.
-func renderSteering(rate Rate, verdict ComputeVerdict) string {
+func renderSteering(rate Rate, verdict Verdict) string {
 	line := fmt.Sprintf("%s rate=%.1f scale=%.2f", rate.Key, float64(rate.PPM)*100/ppm, float64(rate.ScalePPM)/ppm)
 	if verdict.UsedKnown {
 		line += fmt.Sprintf(" used=%.0f", 100*verdict.Used)

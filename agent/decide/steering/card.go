@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package steering
 
 import (
 	"cmp"
@@ -58,7 +58,7 @@ func (g gpuTime) period() time.Duration {
 type card struct {
 	uuid    string
 	now     time.Duration
-	policy  SteerPolicy
+	policy  Policy
 	members []*member
 	samples []monitor.Utilization
 	gpuTime

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package steering
 
 import (
 	"math"
@@ -18,7 +18,7 @@ type tenantTime struct {
 	usage    usage
 	rate     float64 // in force, as it was last decided
 	company  company // alone or together: which scale is in force
-	surely   company // the same, or mixed where that is not certain: within SteerPolicy.Alone after a neighbour went
+	surely   company // the same, or mixed where that is not certain: within Policy.Alone after a neighbour went
 	want     float64 // what it is expected to use
 	active   bool
 	since    time.Duration // when it became active
@@ -79,7 +79,7 @@ func (m *member) most() float64 {
 func (m *member) scaleInForce() float64 { return m.scale.inForce(m.company) }
 
 // observe takes in what the pages say.
-func (m *member) observe(now time.Duration, policy SteerPolicy) {
+func (m *member) observe(now time.Duration, policy Policy) {
 	if !m.tenant.Known {
 		m.activate(true, now)
 		m.want = 1

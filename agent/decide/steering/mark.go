@@ -4,7 +4,7 @@
 // What one sample period of the driver says of one tenant: a reading is what the driver told, a mark is that beside what
 // the tenant charged in the same time.
 
-package decide
+package steering
 
 import "time"
 

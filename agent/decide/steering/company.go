@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package steering
 
 // company says whether others used the GPU at the same time. A tenant's costs are estimated in company otherwise than alone,
 // for other tenants' slices are in the measurements then; so both are kept apart.
