@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/decide/steering"
@@ -126,7 +127,7 @@ func healthPolicy(config Config) decide.HealthPolicy {
 		policy.Above, policy.Below = numbers.Above, numbers.Below
 		policy.BadFor, policy.GoodFor, policy.Hold = numbers.BadFor, numbers.GoodFor, numbers.Hold
 	}
-	policy.LeverFactor = float64(config.ContentionLeverPercent) / maxPercent
+	policy.LeverFactor = float64(config.ContentionLeverPercent) / amount.WholePercent
 	if config.ContentionLeverFor > 0 {
 		policy.LeverFor = config.ContentionLeverFor
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/nvml"
 	"github.com/vgpud/vgpud/limiter"
@@ -65,8 +66,8 @@ Not limited are programs that do not load libvgpu, which is named in LD_PRELOAD:
 their user id, those that are started with an emptied environment (env -i) or another LD_PRELOAD, and what other services
 start for the command (at, sbatch, docker run). A vgpud exec within another, or within a container, only lowers the limit.
 
-AMOUNT is ` + quantityRule + `.
-PERCENT is ` + percentRule + `.`
+AMOUNT is ` + amount.BytesRule + `.
+PERCENT is ` + amount.PercentRule + `.`
 
 func newExecCommand() *cobra.Command {
 	var options execOptions
@@ -111,18 +112,18 @@ func newExecCommand() *cobra.Command {
 // grant is what the options ask for of a GPU, which is still to be found.
 func (o execOptions) grant() (limiter.Device, error) {
 	device := limiter.Device{SliceCount: 1, MemoryLimitBytes: limiter.MaxBytes}
-	memory, memorySet, err := parseQuantity(o.memory)
+	memory, memorySet, err := amount.ParseBytes(o.memory)
 	if err != nil {
 		return device, fmt.Errorf("--memory: %w", err)
 	}
-	cores, coresSet, err := parsePercent(o.cores)
+	cores, coresSet, err := amount.ParsePercent(o.cores)
 	switch {
 	case err != nil:
 		return device, fmt.Errorf("--cores: %w", err)
 	case o.memoryGiven && !memorySet:
-		return device, errors.New("--memory is empty: want " + quantityExamples)
+		return device, errors.New("--memory is empty: want " + amount.BytesExamples)
 	case o.coresGiven && !coresSet:
-		return device, errors.New("--cores is empty: want " + percentRule)
+		return device, errors.New("--cores is empty: want " + amount.PercentRule)
 	case !memorySet && !coresSet:
 		return device, errors.New("--memory or --cores is needed: how much device memory the command may hold, e.g. 4Gi, " +
 			"or how much of the GPU's time it may use, in percent")
@@ -130,8 +131,8 @@ func (o execOptions) grant() (limiter.Device, error) {
 	if memorySet {
 		device.MemoryLimitBytes = memory
 	}
-	if coresSet && cores < maxPercent {
-		share := uint32(cores) * (limiter.PPM / maxPercent)
+	if coresSet && cores < amount.WholePercent {
+		share := uint32(cores) * (limiter.PPM / amount.WholePercent)
 		device.Compute = limiter.Compute{Mode: limiter.ComputeHard, SharePPM: share, CeilingPPM: share}
 	}
 	return device, nil
@@ -204,7 +205,7 @@ func findGPU(ctx context.Context, options execOptions, variables map[string]stri
 // known. That nothing may be held (0) is said on purpose.
 func oddAmount(text string, memory, total uint64) string {
 	text = strings.TrimSpace(text)
-	_, unit := cutDigits(text)
+	_, unit := amount.CutDigits(text)
 	switch {
 	case text == "":
 		return ""
@@ -213,7 +214,7 @@ func oddAmount(text string, memory, total uint64) string {
 	case memory > 0 && memory < 1<<20:
 		return fmt.Sprintf("--memory is %d bytes, less than any program on a GPU needs", memory)
 	case total > 0 && memory > total:
-		return fmt.Sprintf("--memory %s is more than the GPU has (%s)", text, formatBytes(total))
+		return fmt.Sprintf("--memory %s is more than the GPU has (%s)", text, amount.FormatBytes(total))
 	}
 	return ""
 }

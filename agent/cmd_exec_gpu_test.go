@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/internal/require"
 )
@@ -86,7 +87,7 @@ func TestOddAmounts(t *testing.T) {
 		"0":       "",
 		"2000000": "",
 	} {
-		memory, set, err := parseQuantity(text)
+		memory, set, err := amount.ParseBytes(text)
 		if err != nil || !set {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
 )
@@ -87,7 +88,7 @@ func computeLines(granted limiter.Compute, used limiter.ComputeUsage, wall time.
 func memoryLine(granted limiter.Device, used limiter.DeviceUsage) string {
 	limit := "not limited"
 	if granted.MemoryLimitBytes < limiter.MaxBytes {
-		limit = "granted " + formatBytes(granted.MemoryLimitBytes)
+		limit = "granted " + amount.FormatBytes(granted.MemoryLimitBytes)
 	}
 	return fmt.Sprintf("memory: %s; requests: %d, of them refused: %d", limit, used.Allocations+used.Refusals, used.Refusals)
 }
@@ -99,7 +100,7 @@ func copiesLine(moved limiter.Traffic) string {
 	var parts []string
 	for direction, count := range moved.Copies {
 		if count.Calls > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d, %s", ways[direction], count.Calls, formatBytes(count.Bytes)))
+			parts = append(parts, fmt.Sprintf("%s %d, %s", ways[direction], count.Calls, amount.FormatBytes(count.Bytes)))
 		}
 	}
 	if len(parts) == 0 {

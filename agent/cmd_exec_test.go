@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/internal/require"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
@@ -134,13 +135,13 @@ func TestExecExitCodes(t *testing.T) {
 		{"no amount", []string{"--memory=", "--", "true"}, 125, "vgpud: --memory is empty: want e.g. 4Gi, "},
 		{"no amount beside a share", []string{"--memory=", "--cores=30", "--", "true"}, 125, "vgpud: --memory is empty"},
 		{"a share", []string{"--cores=30", "--", "true"}, 0, ""},
-		{"a share of nothing", []string{"--cores=0", "--", "true"}, 125, `vgpud: --cores: "0" is no share of a GPU: want ` + percentRule + "\n"},
+		{"a share of nothing", []string{"--cores=0", "--", "true"}, 125, `vgpud: --cores: "0" is no share of a GPU: want ` + amount.PercentRule + "\n"},
 		{"a share above the whole", []string{"--cores=101", "--", "true"}, 125, `--cores: "101"`},
 		{"a negative share", []string{"--cores=-5", "--", "true"}, 125, `--cores: "-5"`},
 		{"a fraction", []string{"--cores=12.5", "--", "true"}, 125, `--cores: "12.5"`},
 		{"a percent sign", []string{"--cores=50%", "--", "true"}, 125, `--cores: "50%"`},
 		{"no number", []string{"--cores=all", "--", "true"}, 125, `--cores: "all"`},
-		{"an empty share", []string{"--cores=", "--", "true"}, 125, "vgpud: --cores is empty: want " + percentRule + "\n"},
+		{"an empty share", []string{"--cores=", "--", "true"}, 125, "vgpud: --cores is empty: want " + amount.PercentRule + "\n"},
 		{"a blank share", []string{"--cores= ", "--", "true"}, 125, "vgpud: --cores is empty"},
 		{"GPU not in full", []string{"--gpu=0", "--", "true"}, 125,
 			"vgpud: no GPU found: /nonexistent/libnvidia-ml.so.1 was not found (driver not installed? --nvml-library?); with --gpu and a full UUID"},

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/vgpud/vgpud/agent/amount"
 )
 
 // garbagePercent is how much garbage there may be before it is collected, of what is in use; memoryLimit is from where on
@@ -30,7 +32,7 @@ metrics. SIGTERM and SIGINT stop it in order; running containers stay limited.
 
 Each option can also be given as VGPUD_<OPTION> in the environment, or as a key of the YAML file that --config names.
 
-Amounts of memory are ` + quantityRule + `.`,
+Amounts of memory are ` + amount.BytesRule + `.`,
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			config, err := loadConfig(command, environment())

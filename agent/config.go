@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -139,7 +140,7 @@ func loadConfig(command *cobra.Command, environ []string) (Config, error) {
 
 // checkCompute refuses a ceiling that would bound nothing.
 func checkCompute(config Config) error {
-	if config.ComputeMode == ledger.ComputeElastic || config.ComputeCeilingPercent == maxPercent {
+	if config.ComputeMode == ledger.ComputeElastic || config.ComputeCeilingPercent == amount.WholePercent {
 		return nil
 	}
 	return fmt.Errorf("compute-ceiling: value %q: compute-mode is %s, which lends nothing: leave it out", config.values["compute-ceiling"], config.ComputeMode)
@@ -147,7 +148,7 @@ func checkCompute(config Config) error {
 
 // compute is how new allocations share GPU time.
 func (c Config) compute() ledger.ComputePolicy {
-	return ledger.ComputePolicy{Mode: c.ComputeMode, CeilingPPM: uint32(c.ComputeCeilingPercent) * ledger.WholePPM / maxPercent}
+	return ledger.ComputePolicy{Mode: c.ComputeMode, CeilingPPM: uint32(c.ComputeCeilingPercent) * ledger.WholePPM / amount.WholePercent}
 }
 
 // places are the directories and files that have to be apart.

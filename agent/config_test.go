@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
@@ -87,8 +88,8 @@ func TestBadValues(t *testing.T) {
 		{"slices-per-gpu", "two", "1 to 1000"}, {"slices-per-gpu", "1.5", "1 to 1000"},
 		{"memory-margin", "-1", "want e.g. 4Gi, 512Mi, 1.5G (1024-based) or bytes"}, {"memory-margin", "50%", "unknown suffix"}, {"memory-margin", "99999999999G", "64 bits"},
 		{"compute-mode", "soft", "elastic, hard, none"}, {"compute-mode", "", "elastic, hard, none"}, {"compute-mode", "Hard", "elastic, hard, none"},
-		{"compute-ceiling", "0", percentRule}, {"compute-ceiling", "101", percentRule}, {"compute-ceiling", "50%", percentRule},
-		{"compute-ceiling", "12.5", percentRule}, {"compute-ceiling", "-5", percentRule}, {"compute-ceiling", "most", percentRule}, {"compute-ceiling", " ", percentRule},
+		{"compute-ceiling", "0", amount.PercentRule}, {"compute-ceiling", "101", amount.PercentRule}, {"compute-ceiling", "50%", amount.PercentRule},
+		{"compute-ceiling", "12.5", amount.PercentRule}, {"compute-ceiling", "-5", amount.PercentRule}, {"compute-ceiling", "most", amount.PercentRule}, {"compute-ceiling", " ", amount.PercentRule},
 		{"device-list-strategy", "volume-mounts", "envvar, cdi-cri"}, {"cdi-kind", "gpu", "<vendor>/<class>"},
 		{"cdi-kind", "nvidia.com/gpu/x", "<vendor>/<class>"}, {"cdi-kind", "1nvidia/gpu", "start with letter"}, {"container-dir", "/a#b", "#"},
 		{"kubelet-dir", "relative", "absolute"}, {"pages-dir", "/", "absolute"}, {"pages-dir", "/a b", "blanks"},
@@ -96,7 +97,7 @@ func TestBadValues(t *testing.T) {
 		{"library", "libvgpu.so", "absolute"}, {"textfile-dir", "x/", "absolute"},
 		{"tick-interval", "1", "a unit is missing, e.g. 5s"}, {"tick-interval", "1ms", "100ms to 1m"}, {"tick-interval", "1h", "100ms to 1m"},
 		{"contention", "on", "off, report, health"}, {"contention-preset", "slow", "default, fast, custom"},
-		{"contention-above", "0", percentRule}, {"contention-above", "25%", percentRule}, {"contention-below", "", percentRule},
+		{"contention-above", "0", amount.PercentRule}, {"contention-above", "25%", amount.PercentRule}, {"contention-below", "", amount.PercentRule},
 		{"contention-bad-for", "60", "a unit is missing"}, {"contention-bad-for", "2s", "10s to 1h"}, {"contention-good-for", "2h", "10s to 1h"},
 		{"contention-hold", "1h", "10s to 30m"}, {"contention-lever-for", "forever", "30s to 30m"}, {"contention-mark-allocated", "yes", "true, false"},
 		{"contention-lever", "100", "1 to 99"}, {"contention-lever", "-1", "1 to 99"}, {"contention-lever", "", "1 to 99"},

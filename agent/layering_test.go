@@ -27,6 +27,7 @@ const module = "github.com/vgpud/vgpud/"
 // What is listed is used, so that the table shows the whole picture.
 var allowedImports = map[string][]string{
 	"agent":                     {"*"}, // main: app.go composes
+	"agent/amount":              {},
 	"agent/source":              {},
 	"agent/source/bpfevents":    {"agent/source", "bpf"},
 	"agent/source/fake":         {"agent/source"},

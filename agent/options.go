@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -61,7 +62,7 @@ func baseOptions() []option {
 			return err
 		}},
 		{"memory-margin", "0", "memory of each GPU that is never granted, beyond what the driver reserves, e.g. 256Mi", func(c *Config, text string) (err error) {
-			c.MemoryMarginBytes, _, err = parseQuantity(text)
+			c.MemoryMarginBytes, _, err = amount.ParseBytes(text)
 			return err
 		}},
 		{"compute-mode", ledger.ComputeElastic, "how new allocations share a GPU's time: elastic (each is promised its slices' part, and lent what the others leave), hard (its part is a cap) or none (not limited)", setComputeMode},
@@ -154,9 +155,9 @@ func setComputeMode(config *Config, text string) error {
 }
 
 func setComputeCeiling(config *Config, text string) error {
-	percent, set, err := parsePercent(text)
+	percent, set, err := amount.ParsePercent(text)
 	if err == nil && !set {
-		err = errors.New("want " + percentRule)
+		err = errors.New("want " + amount.PercentRule)
 	}
 	config.ComputeCeilingPercent = percent
 	return err
@@ -186,7 +187,7 @@ func (c Config) newLogger(out io.Writer) *slog.Logger {
 const computeRule = "Shares of GPU time: an allocation's part of a GPU is the slices that it holds there divided by `slices-per-gpu`, and at " +
 	"least 1 percent. Mode, part and ceiling are decided when it is granted and stay for its life; another mode is for new " +
 	"allocations. A container sees them in `VGPUD_COMPUTE`, such as `elastic share=30 ceiling=100` (percent). In the container " +
-	"`CUDA_DEVICE_SM_LIMIT` and `CUDA_DEVICE_SM_LIMIT_<i>`, " + percentRule + ", can lower the part and never raise it: empty counts " +
+	"`CUDA_DEVICE_SM_LIMIT` and `CUDA_DEVICE_SM_LIMIT_<i>`, " + amount.PercentRule + ", can lower the part and never raise it: empty counts " +
 	"as not set, 100 lowers nothing, and what is not such a number counts as 1."
 
 // writeOptionsMarkdown renders docs/config.md.
@@ -207,7 +208,7 @@ func writeOptionsMarkdown(out io.Writer) error {
 		}
 		fmt.Fprintf(&text, "| `%s` | `%s` | %s | %s |\n", option.name, option.environmentName(), fallback, option.help)
 	}
-	text.WriteString("\nAmounts of memory: " + quantityRule + ".\n\n" + computeRule + "\n")
+	text.WriteString("\nAmounts of memory: " + amount.BytesRule + ".\n\n" + computeRule + "\n")
 	_, err := io.WriteString(out, text.String())
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/agent/control"
 )
 
@@ -73,8 +74,8 @@ func contentionOptions() []option {
 				c.ContentionLeverPercent = 0
 				return nil
 			}
-			percent, set, err := parsePercent(text)
-			if err != nil || !set || percent == maxPercent {
+			percent, set, err := amount.ParsePercent(text)
+			if err != nil || !set || percent == amount.WholePercent {
 				return errors.New("want 0 (no lever) or a whole number from 1 to 99 without a percent sign")
 			}
 			c.ContentionLeverPercent = percent
@@ -95,9 +96,9 @@ func witnessOptions() []option {
 			return oneOf(text, wordOff, wordReport, "freeze", "kill")
 		}},
 		{"witness-overhead", "1Gi", "memory per process that the driver may count beyond the container's book: its context, code and libraries", func(c *Config, text string) error {
-			bytes, set, err := parseQuantity(text)
+			bytes, set, err := amount.ParseBytes(text)
 			if err == nil && !set {
-				err = errors.New("want " + quantityExamples)
+				err = errors.New("want " + amount.BytesExamples)
 			}
 			c.WitnessOverheadBytes = bytes
 			return err
@@ -153,11 +154,11 @@ func tellOptions() []option {
 // percentOption is the rule of options that are parts in whole percent.
 func percentOption(set func(*Config, float64)) func(*Config, string) error {
 	return func(config *Config, text string) error {
-		percent, given, err := parsePercent(text)
+		percent, given, err := amount.ParsePercent(text)
 		if err != nil || !given {
-			return errors.New("want " + percentRule)
+			return errors.New("want " + amount.PercentRule)
 		}
-		set(config, float64(percent)/maxPercent)
+		set(config, float64(percent)/amount.WholePercent)
 		return nil
 	}
 }

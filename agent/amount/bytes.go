@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// quantity.go reads amounts of memory as people of this field write them. libvgpu reads
-// CUDA_DEVICE_MEMORY_LIMIT by the same rules; both are held to libvgpu/test/testdata/limits.txt.
-
-package main
+// Package amount reads amounts of memory as people of this field write them, and shares of a GPU's time. libvgpu reads
+// CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_SM_LIMIT by the same rules; both are held to libvgpu/test/testdata.
+package amount
 
 import (
 	"fmt"
@@ -12,56 +11,56 @@ import (
 	"strings"
 )
 
-// quantityExamples is what error messages quote.
-const quantityExamples = "e.g. 4Gi, 512Mi, 1.5G (1024-based) or bytes"
+// BytesExamples is what error messages quote.
+const BytesExamples = "e.g. 4Gi, 512Mi, 1.5G (1024-based) or bytes"
 
-// quantityRule is the sentence that --help and the documentation quote.
-const quantityRule = "a decimal number with an optional fraction of at most six digits and a suffix of " +
+// BytesRule is the sentence that --help and the documentation quote.
+const BytesRule = "a decimal number with an optional fraction of at most six digits and a suffix of " +
 	"k, K, Ki, KiB, KB, m, M, Mi, MiB, MB, g, G, Gi, GiB, GB, t, T, Ti, TiB, TB (all powers of 1024; " +
 	"m is MiB by custom of this field), or a whole number of bytes"
 
 // maxFractionDigits keeps the shim's arithmetic, which is the same, within 128 bits.
 const maxFractionDigits = 6
 
-// parseQuantity returns the bytes that text names. Blanks at both ends are allowed; set is false for an empty
+// ParseBytes returns the bytes that text names. Blanks at both ends are allowed; set is false for an empty
 // or blank text. Everything that is not exactly an amount (hexadecimal, sign, percent, unknown suffix, blank
 // inside, a fraction of bytes, more than 2^64-1) is an error. A fraction is rounded down to whole bytes.
-func parseQuantity(text string) (bytes uint64, set bool, err error) {
+func ParseBytes(text string) (bytes uint64, set bool, err error) {
 	trimmed := strings.Trim(text, " \t\n\v\f\r")
 	if trimmed == "" {
 		return 0, false, nil
 	}
-	whole, rest := cutDigits(trimmed)
+	whole, rest := CutDigits(trimmed)
 	fraction := ""
 	hasFraction := false
 	if after, found := strings.CutPrefix(rest, "."); found && whole != "" {
 		hasFraction = true
-		fraction, rest = cutDigits(after)
+		fraction, rest = CutDigits(after)
 	}
 	shift, known := unitShift(rest)
 	switch {
 	case whole == "" || (hasFraction && fraction == ""):
-		return 0, false, fmt.Errorf("%q is not an amount of memory: want %s", text, quantityExamples)
+		return 0, false, fmt.Errorf("%q is not an amount of memory: want %s", text, BytesExamples)
 	case !known:
-		return 0, false, fmt.Errorf("%q has the unknown suffix %q: want %s", text, rest, quantityExamples)
+		return 0, false, fmt.Errorf("%q has the unknown suffix %q: want %s", text, rest, BytesExamples)
 	case hasFraction && shift == 0:
-		return 0, false, fmt.Errorf("%q is a fraction of bytes: want %s", text, quantityExamples)
+		return 0, false, fmt.Errorf("%q is a fraction of bytes: want %s", text, BytesExamples)
 	case len(fraction) > maxFractionDigits:
 		return 0, false, fmt.Errorf("%q has a fraction of more than %d digits", text, maxFractionDigits)
 	case len(whole) > 64:
 		return 0, false, fmt.Errorf("%q has too many digits", text)
 	}
-	amount, _ := new(big.Int).SetString(whole+fraction, 10)
-	amount.Lsh(amount, shift)
-	amount.Quo(amount, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(len(fraction))), nil))
-	if !amount.IsUint64() {
+	value, _ := new(big.Int).SetString(whole+fraction, 10)
+	value.Lsh(value, shift)
+	value.Quo(value, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(len(fraction))), nil))
+	if !value.IsUint64() {
 		return 0, false, fmt.Errorf("%q does not fit into 64 bits", text)
 	}
-	return amount.Uint64(), true, nil
+	return value.Uint64(), true, nil
 }
 
-// cutDigits splits text after its leading decimal digits.
-func cutDigits(text string) (digits, rest string) {
+// CutDigits splits text after its leading decimal digits.
+func CutDigits(text string) (digits, rest string) {
 	end := 0
 	for end < len(text) && text[end] >= '0' && text[end] <= '9' {
 		end++
@@ -86,9 +85,9 @@ func unitShift(suffix string) (shift uint, known bool) {
 	return 0, false
 }
 
-// formatBytes writes a number of bytes the way messages to people show it: with the largest binary unit
+// FormatBytes writes a number of bytes the way messages to people show it: with the largest binary unit
 // that divides it, and in bytes otherwise.
-func formatBytes(bytes uint64) string {
+func FormatBytes(bytes uint64) string {
 	for _, unit := range []struct {
 		suffix string
 		shift  uint

@@ -3,7 +3,7 @@
 
 // Amounts of memory, from the table that the shim's parser is held to as well.
 
-package main
+package amount
 
 import (
 	"strconv"
@@ -14,7 +14,7 @@ import (
 func TestQuantityTable(t *testing.T) {
 	forEachRow(t, "limits.txt", 60, func(input, want string) {
 		got := "error"
-		bytes, set, err := parseQuantity(input)
+		bytes, set, err := ParseBytes(input)
 		switch {
 		case err == nil && set:
 			got = strconv.FormatUint(bytes, 10)
@@ -32,7 +32,7 @@ func TestQuantityTable(t *testing.T) {
 
 func TestQuantityErrorsNameTheText(t *testing.T) {
 	for _, text := range []string{"4Gx", "-1", "50%", "0x100M", "99999999999G", "1.5", "G", "1.1234567K"} {
-		if _, _, err := parseQuantity(text); err == nil || !strings.Contains(err.Error(), strconv.Quote(text)) {
+		if _, _, err := ParseBytes(text); err == nil || !strings.Contains(err.Error(), strconv.Quote(text)) {
 			t.Errorf("%q: error %v does not name the text", text, err)
 		}
 	}
@@ -40,7 +40,7 @@ func TestQuantityErrorsNameTheText(t *testing.T) {
 
 func TestFormatBytes(t *testing.T) {
 	for bytes, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 3 << 29: "1536 MiB", 1 << 42: "4 TiB"} {
-		if got := formatBytes(bytes); got != want {
+		if got := FormatBytes(bytes); got != want {
 			t.Errorf("%d: got %q, want %q", bytes, got, want)
 		}
 	}
@@ -51,7 +51,7 @@ func FuzzQuantity(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		bytes, set, err := parseQuantity(text)
+		bytes, set, err := ParseBytes(text)
 		if (err != nil || !set) && bytes != 0 {
 			t.Errorf("%q: %d without a value", text, bytes)
 		}

@@ -3,7 +3,7 @@
 
 // Tables of libvgpu/test/testdata, by which the shim's parsers and those of the agent are held to the same rules.
 
-package main
+package amount
 
 import (
 	"os"
@@ -17,7 +17,7 @@ import (
 // least so many rows.
 func forEachRow(t *testing.T, name string, least int, check func(input, want string)) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "libvgpu", "test", "testdata", name))
+	text, err := os.ReadFile(filepath.Join("..", "..", "libvgpu", "test", "testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}

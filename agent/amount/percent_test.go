@@ -3,7 +3,7 @@
 
 // Shares of a GPU's time, from the table that the shim's parser is held to as well.
 
-package main
+package amount
 
 import (
 	"strconv"
@@ -14,7 +14,7 @@ import (
 func TestPercentTable(t *testing.T) {
 	forEachRow(t, "cores.txt", 40, func(input, want string) {
 		got := "error"
-		percent, set, err := parsePercent(input)
+		percent, set, err := ParsePercent(input)
 		switch {
 		case err == nil && set:
 			got = strconv.Itoa(percent)
@@ -24,7 +24,7 @@ func TestPercentTable(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: got %s, want %s (%v)", input, got, want, err)
 		}
-		if err != nil && (percent != 0 || set || !strings.Contains(err.Error(), strconv.Quote(input)) || !strings.Contains(err.Error(), percentRule)) {
+		if err != nil && (percent != 0 || set || !strings.Contains(err.Error(), strconv.Quote(input)) || !strings.Contains(err.Error(), PercentRule)) {
 			t.Errorf("%q: an error comes with the value %d, or lacks the text or the rule: %v", input, percent, err)
 		}
 	})
