@@ -8,8 +8,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +20,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v2"
 
 	"github.com/vgpud/vgpud/agent/amount"
 	"github.com/vgpud/vgpud/agent/store"
@@ -192,38 +190,45 @@ func readRegularFile(config *Config) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, 1<<20))
 }
 
+// plainValue is a value of the file as it is written there: `off` is a word of options here, and no YAML truth value.
+type plainValue struct {
+	text  string
+	given bool // false: null, or no value at all
+	plain bool // false: a list or a mapping
+}
+
+// UnmarshalYAML keeps the text of a scalar; what is none is told by parseConfigText, by its key.
+func (v *plainValue) UnmarshalYAML(unmarshal func(any) error) error {
+	v.given, v.plain = true, unmarshal(&v.text) == nil
+	return nil
+}
+
 // parseConfigText reads YAML of plain values.
 func parseConfigText(text []byte) (map[string]string, []error) {
-	asJSON, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
+	var raw map[string]plainValue
+	if err := yaml.UnmarshalStrict(text, &raw); err != nil {
+		if strings.Contains(err.Error(), "cannot unmarshal") {
+			return nil, []error{errors.New("want a YAML mapping of option names to values")}
+		}
 		return nil, []error{fmt.Errorf("parse YAML: %s", strings.ReplaceAll(err.Error(), "\n", ";"))}
-	}
-	var raw map[string]any
-	decoder := json.NewDecoder(bytes.NewReader(asJSON))
-	decoder.UseNumber()
-	if err := decoder.Decode(&raw); err != nil {
-		return nil, []error{errors.New("want a YAML mapping of option names to values")}
 	}
 	values := map[string]string{}
 	var faults []error
 	for _, key := range slices.Sorted(maps.Keys(raw)) {
-		if !slices.Contains(optionNames(), key) {
+		value := raw[key]
+		switch {
+		case !slices.Contains(optionNames(), key):
 			hint := didYouMean(nearOptions(key))
 			if hint == "" {
 				hint = "; known are " + strings.Join(optionNames(), ", ")
 			}
 			faults = append(faults, fmt.Errorf("%s: unknown key%s", key, hint))
-			continue
-		}
-		switch value := raw[key].(type) {
-		case string:
-			values[key] = value
-		case json.Number:
-			values[key] = value.String()
-		case nil:
+		case !value.given:
 			faults = append(faults, fmt.Errorf("%s: no value; leave the key out to keep the default", key))
+		case !value.plain:
+			faults = append(faults, fmt.Errorf("%s: want one plain text or number", key))
 		default:
-			faults = append(faults, fmt.Errorf("%s: value %v: want one plain text or number", key, value))
+			values[key] = value.text
 		}
 	}
 	return values, faults

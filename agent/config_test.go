@@ -271,12 +271,15 @@ func TestFiles(t *testing.T) {
 		{"text", "hello", "mapping"},
 		{"nested", "slices-per-gpu: {a: 1}", "plain"},
 		{"no value", "slices-per-gpu:", "no value"},
-		{"truth", "log-level: true", "plain"},
+		{"truth", "log-level: true", "want one of debug"},
+		{"word that is none here", "contention: yes", `value "yes" from file`},
 		{"not YAML", "a: b: c", "YAML"},
 		{"fraction", "slices-per-gpu: 1.5", "1 to 1000"},
 		{"large number", "memory-margin: 18446744073709551616", "64 bits"},
 		{"empty", "\n", ""}, {"comment", "# nothing\n", ""}, {"one slice", "slices-per-gpu: 1", ""},
 		{"bytes", "memory-margin: 4294967296", ""}, {"unit", "memory-margin: 16Gi", ""},
+		{"words that YAML has another meaning for", "contention: off\nprobes: off\nwitness: off\nevents: off", ""},
+		{"truth of an option that is one", "contention-mark-allocated: true", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := load(t, nil, nil, test.text)
