@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/vgpud/vgpud/agent/control"
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/store"
@@ -22,7 +22,7 @@ import (
 // freezing is still asked for. An agent whose record of that cannot be read works on, and freezes nobody.
 func (a *app) openFreezer() {
 	opened, err := freezer.Open(freezer.Config{StatePath: filepath.Join(a.config.StateDir, store.FrozenFile), Root: a.parts.procRoot,
-		Adopt: a.config.Witness == string(decide.WitnessFreeze), Log: a.baseLog, Now: a.parts.now})
+		Adopt: a.config.Witness == string(witness.Freeze), Log: a.baseLog, Now: a.parts.now})
 	a.noted.Change(a.log, notes.Subject{Stage: notes.StageFreezer}, err)
 	if err != nil {
 		return
@@ -33,25 +33,25 @@ func (a *app) openFreezer() {
 
 // act does what was ordered, and thaws whose time has come. It returns what has been done to containers with findings, by
 // their ID. A kill stays said as long as a finding of that container does.
-func (o *outsider) act(ctx context.Context, findings decide.Findings) map[string]decide.WitnessAction {
+func (o *outsider) act(ctx context.Context, findings witness.Findings) map[string]witness.Action {
 	applied := o.freezer.Apply(findings.Orders)
 	o.freezer.Tend(ctx, o.pods)
-	done := map[string]decide.WitnessAction{}
+	done := map[string]witness.Action{}
 	for _, finding := range findings.List {
 		id := finding.ContainerID
 		switch {
 		case applied[id] != "":
 			done[id] = applied[id]
-		case o.done[id] == decide.WitnessKill:
-			done[id] = decide.WitnessKill
+		case o.done[id] == witness.Kill:
+			done[id] = witness.Kill
 		}
 	}
 	return done
 }
 
 // whatWasDone is what was done about a finding.
-func whatWasDone(done map[string]decide.WitnessAction, finding decide.Finding) decide.WitnessAction {
-	return cmp.Or(done[finding.ContainerID], decide.WitnessReport)
+func whatWasDone(done map[string]witness.Action, finding witness.Finding) witness.Action {
+	return cmp.Or(done[finding.ContainerID], witness.Report)
 }
 
 // thaw thaws containers on command.

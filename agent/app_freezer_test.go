@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/freezer/freezertest"
 	"github.com/vgpud/vgpud/agent/source"
@@ -23,14 +23,14 @@ import (
 )
 
 // orderFor is what the witness would say of a container.
-func orderFor(t *testing.T, c *freezertest.Cell, action decide.WitnessAction) decide.WitnessOrder {
+func orderFor(t *testing.T, c *freezertest.Cell, action witness.Action) witness.Order {
 	t.Helper()
 	start, err := procs.New("/").StartTime(c.PID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return decide.WitnessOrder{Action: action, Container: source.Container{ID: c.ID, PodUID: freezertest.PodUID}, PID: c.PID(), StartTime: start,
-		Finding: decide.Finding{Kind: decide.WitnessNoSlot, ContainerID: c.ID, PodUID: freezertest.PodUID}}
+	return witness.Order{Action: action, Container: source.Container{ID: c.ID, PodUID: freezertest.PodUID}, PID: c.PID(), StartTime: start,
+		Finding: witness.Finding{Kind: witness.NoSlot, ContainerID: c.ID, PodUID: freezertest.PodUID}}
 }
 
 // What is told and shown is what was done, not what was asked for.
@@ -43,24 +43,24 @@ func TestWhatWasDoneIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sure := orderFor(t, c, decide.WitnessFreeze)
-	hopeless := decide.WitnessOrder{Action: decide.WitnessFreeze, Container: source.Container{ID: "e"}, PID: 1 << 22} // no such process
+	sure := orderFor(t, c, witness.Freeze)
+	hopeless := witness.Order{Action: witness.Freeze, Container: source.Container{ID: "e"}, PID: 1 << 22} // no such process
 	kept := func(context.Context) (map[string]bool, error) { return map[string]bool{freezertest.PodUID: true}, nil }
-	doubtful := decide.Finding{Kind: decide.WitnessReplacedFile, ContainerID: "d"} // no order follows from it
-	failing := decide.Finding{Kind: decide.WitnessNoSlot, ContainerID: "e"}
+	doubtful := witness.Finding{Kind: witness.ReplacedFile, ContainerID: "d"} // no order follows from it
+	failing := witness.Finding{Kind: witness.NoSlot, ContainerID: "e"}
 	var told []string
-	o := &outsider{freezer: f, pods: kept, tell: func(finding decide.Finding, done decide.WitnessAction) {
+	o := &outsider{freezer: f, pods: kept, tell: func(finding witness.Finding, done witness.Action) {
 		told = append(told, finding.ContainerID[:1]+" "+string(done))
 	}}
-	look := func(findings decide.Findings) {
+	look := func(findings witness.Findings) {
 		done := o.act(t.Context(), findings)
 		o.announce(findings, done)
 		o.done = done
 	}
-	all := []decide.Finding{sure.Finding, doubtful, failing}
-	look(decide.Findings{List: all, Begun: all, Orders: []decide.WitnessOrder{hopeless}})
-	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure, hopeless}}) // it can be frozen only now
-	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure, hopeless}})
+	all := []witness.Finding{sure.Finding, doubtful, failing}
+	look(witness.Findings{List: all, Begun: all, Orders: []witness.Order{hopeless}})
+	look(witness.Findings{List: all, Orders: []witness.Order{sure, hopeless}}) // it can be frozen only now
+	look(witness.Findings{List: all, Orders: []witness.Order{sure, hopeless}})
 	if want := []string{"c report", "d report", "e report", "c freeze"}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q\n%s", told, want, log)
 	}
@@ -68,21 +68,21 @@ func TestWhatWasDoneIsTold(t *testing.T) {
 	if _, err := f.Thaw(freezer.Named{All: true}); err != nil {
 		t.Fatal(err)
 	}
-	look(decide.Findings{List: all, Orders: []decide.WitnessOrder{sure}})
-	if done := whatWasDone(o.done, sure.Finding); done != decide.WitnessReport {
+	look(witness.Findings{List: all, Orders: []witness.Order{sure}})
+	if done := whatWasDone(o.done, sure.Finding); done != witness.Report {
 		t.Errorf("spared: %s", done)
 	}
 	// A kill stays said while the finding does.
 	killed := freezertest.NewCell(t, false, strings.Repeat("a", 64), "exec sleep 1000")
-	order := orderFor(t, killed, decide.WitnessKill)
+	order := orderFor(t, killed, witness.Kill)
 	told = nil
-	one := []decide.Finding{order.Finding}
-	look(decide.Findings{List: one, Begun: one, Orders: []decide.WitnessOrder{order}})
-	look(decide.Findings{List: one})
-	if !slices.Equal(told, []string{"a kill"}) || whatWasDone(o.done, order.Finding) != decide.WitnessKill {
+	one := []witness.Finding{order.Finding}
+	look(witness.Findings{List: one, Begun: one, Orders: []witness.Order{order}})
+	look(witness.Findings{List: one})
+	if !slices.Equal(told, []string{"a kill"}) || whatWasDone(o.done, order.Finding) != witness.Kill {
 		t.Errorf("told %q, done %v\n%s", told, o.done, log)
 	}
-	look(decide.Findings{})
+	look(witness.Findings{})
 	if len(o.done) != 0 {
 		t.Errorf("%v is kept of what is over", o.done)
 	}

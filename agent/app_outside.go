@@ -2,7 +2,7 @@
 // Copyright The vgpud Authors
 
 // app_outside.go looks at containers from outside, every two seconds: what the driver says that processes hold, which files
-// they see, and what probes counted. decide.Witness says who uses a GPU past what it was given; the freezer does what the
+// they see, and what probes counted. witness.Judge says who uses a GPU past what it was given; the freezer does what the
 // operator chose. One goroutine of its own, for the process table is long and the driver may hang.
 
 package main
@@ -18,7 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
@@ -39,16 +39,16 @@ type outsider struct {
 	witness  bool // else probes alone are read
 	sources  monitor.OutsideSources
 	open     func() probes // attaches the probes; nil: there are none
-	policy   decide.WitnessPolicy
-	state    decide.WitnessState
+	policy   witness.Policy
+	state    witness.State
 	steering func() metrics.Steering
 	freezer  *freezer.Freezer                               // nil: nobody is frozen
 	pods     func(context.Context) (map[string]bool, error) // that the kubelet keeps, by UID
-	tell     func(finding decide.Finding, done decide.WitnessAction)
+	tell     func(finding witness.Finding, done witness.Action)
 	now      func() time.Duration // CLOCK_MONOTONIC
 
-	found map[decide.WitnessKind]uint64
-	done  map[string]decide.WitnessAction // what the last look did, by container ID
+	found map[witness.Kind]uint64
+	done  map[string]witness.Action // what the last look did, by container ID
 	noted notes.Notes
 	last  atomic.Pointer[outsideLook] // never nil
 }
@@ -56,9 +56,9 @@ type outsider struct {
 // outsideLook is what the last look came to. Nobody changes it.
 type outsideLook struct {
 	seen     *monitor.Outside
-	findings decide.Findings
-	found    map[decide.WitnessKind]uint64
-	done     map[string]decide.WitnessAction // beyond reporting, by container ID
+	findings witness.Findings
+	found    map[witness.Kind]uint64
+	done     map[string]witness.Action // beyond reporting, by container ID
 	calls    []metrics.ContainerCalls
 }
 
@@ -70,8 +70,8 @@ type probes interface {
 
 // openOutside makes the look from outside, where the witness or the probes are asked for.
 func (a *app) openOutside() {
-	witness, probed := a.config.Witness != "" && a.config.Witness != wordOff, a.config.Probes != "" && a.config.Probes != wordOff
-	if !witness && !probed {
+	judged, probed := a.config.Witness != "" && a.config.Witness != wordOff, a.config.Probes != "" && a.config.Probes != wordOff
+	if !judged && !probed {
 		return
 	}
 	residents := procs.NewResidents(a.parts.procRoot, a.pagesPath, a.mountedFiles, limiter.MonotonicNow)
@@ -101,7 +101,7 @@ func (a *app) openProbes() probes {
 // newOutsider makes the loop of an agent; it looks at nothing yet.
 func (a *app) newOutsider() *outsider {
 	o := &outsider{log: a.baseLog.With("component", "witness"), witness: a.config.Witness != "" && a.config.Witness != wordOff,
-		policy: witnessPolicy(a.config), now: limiter.MonotonicNow, found: map[decide.WitnessKind]uint64{},
+		policy: witnessPolicy(a.config), now: limiter.MonotonicNow, found: map[witness.Kind]uint64{},
 		steering: func() metrics.Steering { return metrics.Steering{} }, freezer: a.freezer, pods: a.podsKept, tell: a.tellFinding}
 	if a.steer != nil {
 		o.steering = a.steer.view
@@ -118,9 +118,9 @@ func (a *app) newOutsider() *outsider {
 }
 
 // witnessPolicy is what the configuration says of the witness.
-func witnessPolicy(config Config) decide.WitnessPolicy {
-	policy := decide.DefaultWitnessPolicy()
-	policy.Action = decide.WitnessAction(config.Witness)
+func witnessPolicy(config Config) witness.Policy {
+	policy := witness.DefaultPolicy()
+	policy.Action = witness.Action(config.Witness)
 	policy.OverheadBytes, policy.TrustedNamespaces = config.WitnessOverheadBytes, config.WitnessTrusted
 	return policy
 }
@@ -157,7 +157,7 @@ func (o *outsider) look(ctx context.Context) {
 	}
 	look := &outsideLook{seen: seen, calls: callsByContainer(seen)}
 	if o.witness {
-		look.findings, o.state = decide.Witness(seen, o.steering().Verdicts, o.policy, o.state)
+		look.findings, o.state = witness.Judge(seen, o.steering().Verdicts, o.policy, o.state)
 		o.report(look.findings)
 		look.done = o.act(ctx, look.findings)
 		o.announce(look.findings, look.done)
@@ -168,7 +168,7 @@ func (o *outsider) look(ctx context.Context) {
 }
 
 // report logs what begins and what is over.
-func (o *outsider) report(findings decide.Findings) {
+func (o *outsider) report(findings witness.Findings) {
 	for _, finding := range findings.Begun {
 		o.found[finding.Kind]++
 		o.log.Warn("container uses a GPU past what it was given", findingAttributes(finding)...)
@@ -179,7 +179,7 @@ func (o *outsider) report(findings decide.Findings) {
 }
 
 // announce tells of what begins, with what was done, and again when something is done about it later.
-func (o *outsider) announce(findings decide.Findings, done map[string]decide.WitnessAction) {
+func (o *outsider) announce(findings witness.Findings, done map[string]witness.Action) {
 	begun := map[string]bool{}
 	for _, finding := range findings.Begun {
 		begun[finding.ContainerID] = true
@@ -195,7 +195,7 @@ func (o *outsider) announce(findings decide.Findings, done map[string]decide.Wit
 }
 
 // findingAttributes name who does what. What is not known is left out.
-func findingAttributes(finding decide.Finding) []any {
+func findingAttributes(finding witness.Finding) []any {
 	attributes := []any{"kind", string(finding.Kind)}
 	for _, one := range []struct{ name, value string }{{"namespace", finding.Namespace}, {"pod", finding.Pod}, {"pod_uid", finding.PodUID},
 		{"container", finding.ContainerName}, {"container_id", finding.ContainerID}, {"allocation", finding.Key}, {"gpu", finding.GPUUUID}} {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -64,7 +65,7 @@ func TestOutsideSourceFails(t *testing.T) {
 	agent.allocatable(20)
 	agent.shows(0, "vgpud_source_up", "source="+monitor.SourceMemory)
 	agent.shows(1, "vgpud_source_up", "source="+monitor.SourceResidents)
-	for _, kind := range decide.WitnessKinds {
+	for _, kind := range witness.Kinds {
 		agent.shows(0, "vgpud_witness_findings", "kind="+string(kind))
 	}
 	if count := strings.Count(agent.log.String(), "source="+monitor.SourceMemory); count != 1 {

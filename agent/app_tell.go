@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/events"
 	"github.com/vgpud/vgpud/agent/metrics"
 )
@@ -116,7 +117,7 @@ func (a *app) tellContention(transition decide.ContentionTransition, withdrawn b
 }
 
 // tellFinding tells of what the witness found, and of what has been done about it. Any goroutine may call it.
-func (a *app) tellFinding(finding decide.Finding, done decide.WitnessAction) {
+func (a *app) tellFinding(finding witness.Finding, done witness.Action) {
 	if a.events == nil {
 		return
 	}

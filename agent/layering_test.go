@@ -40,9 +40,9 @@ var allowedImports = map[string][]string{
 	"agent/control":             {},
 	"agent/demo":                {"plugin", "plugin/ledger", "plugin/kubelettest", "limiter"},
 	"agent/events":              {},
-	"agent/freezer":             {"agent/decide", "agent/source/procs", "internal/atomicfile"},
+	"agent/freezer":             {"agent/decide/witness", "agent/source/procs", "internal/atomicfile"},
 	"agent/freezer/freezertest": {"internal/require"},
-	"agent/metrics":             {"agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/steering", "internal/atomicfile"},
+	"agent/metrics":             {"agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/steering", "agent/decide/witness", "internal/atomicfile"},
 	"agent/notes":               {},
 	"agent/store":               {"agent/decide", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
 	"agent/top":                 {"agent/control"},
@@ -59,6 +59,7 @@ var allowedImports = map[string][]string{
 	"agent/decide":            {"agent/monitor", "agent/decide/contention", "agent/decide/steering"},
 	"agent/decide/contention": {"agent/monitor"},
 	"agent/decide/steering":   {"agent/monitor"},
+	"agent/decide/witness":    {"agent/monitor", "agent/decide/steering"},
 
 	"scripts/agentbench":              {"scripts/benchnode", "scripts/benchpage"},
 	"scripts/benchnode":               {"limiter", "plugin/kubelettest"},
@@ -79,7 +80,7 @@ var testImports = []string{"internal/logtest", "internal/require", "agent/source
 
 // noEffects are packages of pure functions, and the standard packages through which they would stop being pure.
 var (
-	noEffects = []string{"agent/decide", "agent/decide/contention", "agent/decide/steering", "agent/monitor"}
+	noEffects = []string{"agent/decide", "agent/decide/contention", "agent/decide/steering", "agent/decide/witness", "agent/monitor"}
 	effects   = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "os/exec", "syscall", "math/rand", "math/rand/v2"}
 )
 

@@ -6,7 +6,7 @@
 // file in testdata. app.go applies the decisions. health.go judges GPUs, memory.go judges allocations.
 //
 // JudgeContention, in hysteresis.go, turns what Contend concludes into which GPUs are contended, slowly; lever.go is the milder
-// step before that, fuse.go the bound on what follows from it. Witness, in witness.go, judges what is seen from outside.
+// step before that, fuse.go the bound on what follows from it.
 package decide
 
 import (

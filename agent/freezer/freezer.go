@@ -22,7 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 )
 
 const (
@@ -98,14 +98,14 @@ func Open(config Config) (*Freezer, error) {
 // Apply carries orders out, and returns what has been done to whom, by container ID: who is frozen now, and who was killed by
 // this call. What is done already is not done again. A fault is logged once, and tried again at the next order. It takes
 // applyFor and one order more at most.
-func (f *Freezer) Apply(orders []decide.WitnessOrder) map[string]decide.WitnessAction {
+func (f *Freezer) Apply(orders []witness.Order) map[string]witness.Action {
 	if f == nil {
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unsay(orders)
-	done := map[string]decide.WitnessAction{}
+	done := map[string]witness.Action{}
 	deadline := time.Now().Add(applyFor)
 	for _, order := range f.turn(orders) {
 		if !time.Now().Before(deadline) {
@@ -114,26 +114,26 @@ func (f *Freezer) Apply(orders []decide.WitnessOrder) map[string]decide.WitnessA
 		}
 		killed, err := false, error(nil)
 		switch order.Action {
-		case decide.WitnessFreeze:
+		case witness.Freeze:
 			err = f.freeze(order, deadline)
-		case decide.WitnessKill:
+		case witness.Kill:
 			killed, err = f.kill(order)
-		case decide.WitnessReport:
+		case witness.Report:
 		}
 		if killed && err == nil {
-			done[order.Container.ID] = decide.WitnessKill
+			done[order.Container.ID] = witness.Kill
 		}
 		f.tell(order, err)
 	}
 	for _, container := range f.record.Frozen {
-		done[container.ID] = decide.WitnessFreeze
+		done[container.ID] = witness.Freeze
 	}
 	return done
 }
 
 // turn lets those begin that the last round did not come to.
-func (f *Freezer) turn(orders []decide.WitnessOrder) []decide.WitnessOrder {
-	at := slices.IndexFunc(orders, func(order decide.WitnessOrder) bool { return order.Container.ID == f.first })
+func (f *Freezer) turn(orders []witness.Order) []witness.Order {
+	at := slices.IndexFunc(orders, func(order witness.Order) bool { return order.Container.ID == f.first })
 	f.first = ""
 	if at < 0 {
 		return orders
@@ -142,7 +142,7 @@ func (f *Freezer) turn(orders []decide.WitnessOrder) []decide.WitnessOrder {
 }
 
 // unsay forgets faults with containers of which nothing is wanted any more.
-func (f *Freezer) unsay(orders []decide.WitnessOrder) {
+func (f *Freezer) unsay(orders []witness.Order) {
 	wanted := map[string]bool{}
 	for _, order := range orders {
 		wanted[order.Container.ID] = true
@@ -151,7 +151,7 @@ func (f *Freezer) unsay(orders []decide.WitnessOrder) {
 }
 
 // tell logs the fault of an order, unless it was the same before.
-func (f *Freezer) tell(order decide.WitnessOrder, err error) {
+func (f *Freezer) tell(order witness.Order, err error) {
 	id := order.Container.ID
 	if err == nil {
 		delete(f.said, id)
@@ -174,7 +174,7 @@ func (f *Freezer) isLeftAlone(id string) bool {
 	return spared || f.config.Now().Before(f.alone[id])
 }
 
-func (f *Freezer) freeze(order decide.WitnessOrder, until time.Time) error {
+func (f *Freezer) freeze(order witness.Order, until time.Time) error {
 	id := order.Container.ID
 	if f.at(id) >= 0 || f.isLeftAlone(id) {
 		return nil
@@ -204,7 +204,7 @@ func (f *Freezer) freeze(order decide.WitnessOrder, until time.Time) error {
 }
 
 // kill says whether a process was ended.
-func (f *Freezer) kill(order decide.WitnessOrder) (bool, error) {
+func (f *Freezer) kill(order witness.Order) (bool, error) {
 	id := order.Container.ID
 	if f.isLeftAlone(id) {
 		return false, nil

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer/freezertest"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/procs"
@@ -28,20 +28,20 @@ import (
 )
 
 // orderFor is what the witness would say of a container.
-func orderFor(t *testing.T, c *freezertest.Cell, action decide.WitnessAction) decide.WitnessOrder {
+func orderFor(t *testing.T, c *freezertest.Cell, action witness.Action) witness.Order {
 	t.Helper()
 	return orderAt(t, c.ID, c.PID(), action)
 }
 
 // orderAt is an order for the container of a process.
-func orderAt(t *testing.T, id string, pid int, action decide.WitnessAction) decide.WitnessOrder {
+func orderAt(t *testing.T, id string, pid int, action witness.Action) witness.Order {
 	t.Helper()
 	start, err := procs.New("/").StartTime(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return decide.WitnessOrder{Action: action, Container: source.Container{ID: id, PodUID: freezertest.PodUID}, PID: pid, StartTime: start,
-		Finding: decide.Finding{Kind: decide.WitnessNoSlot, Namespace: "default", Pod: "rogue", PodUID: freezertest.PodUID, Key: "k1", Detail: "it does"}}
+	return witness.Order{Action: action, Container: source.Container{ID: id, PodUID: freezertest.PodUID}, PID: pid, StartTime: start,
+		Finding: witness.Finding{Kind: witness.NoSlot, Namespace: "default", Pod: "rogue", PodUID: freezertest.PodUID, Key: "k1", Detail: "it does"}}
 }
 
 type freezerTest struct {
@@ -88,12 +88,12 @@ func TestFreezeAndThaw(t *testing.T) {
 		script, grows := freezertest.Counter(t)
 		c := freezertest.NewCell(t, unified, freezertest.ID, script)
 		f := newFreezerTest(t)
-		f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessReport)})
+		f.Apply([]witness.Order{orderFor(t, c, witness.Report)})
 		if len(f.View()) != 0 || !grows() {
 			t.Fatalf("a report did something: %+v", f.View())
 		}
 		for range 3 {
-			f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze)})
+			f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
 			f.Tend(t.Context(), keptPods(freezertest.PodUID))
 		}
 		if grows() {
@@ -115,7 +115,7 @@ func TestFreezeAndThaw(t *testing.T) {
 			t.Errorf("%v, %v", thawed, err)
 		}
 		for range 2 {
-			f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze), orderFor(t, c, decide.WitnessKill)})
+			f.Apply([]witness.Order{orderFor(t, c, witness.Freeze), orderFor(t, c, witness.Kill)})
 			f.Tend(t.Context(), keptPods(freezertest.PodUID))
 			if len(f.View()) != 0 || !grows() {
 				t.Errorf("not spared: %+v", f.View())
@@ -130,7 +130,7 @@ func TestThawedWhenItsPodIsGoneOrTheAgentStops(t *testing.T) {
 		script, grows := freezertest.Counter(t)
 		c := freezertest.NewCell(t, unified, freezertest.ID, script)
 		f := newFreezerTest(t)
-		f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze)})
+		f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
 		f.Tend(t.Context(), func(context.Context) (map[string]bool, error) {
 			return nil, errors.New("the kubelet's directory cannot be read")
 		})
@@ -141,13 +141,13 @@ func TestThawedWhenItsPodIsGoneOrTheAgentStops(t *testing.T) {
 		if !grows() || len(f.View()) != 0 {
 			t.Fatal("not thawed though its pod is gone")
 		}
-		f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze)})
+		f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
 		if len(f.View()) != 0 {
 			t.Fatal("frozen again at once")
 		}
 		f.now = f.now.Add(2 * leftAlone)
 		f.Tend(t.Context(), keptPods())
-		f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze)})
+		f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
 		if grows() || len(f.View()) != 1 {
 			t.Fatal("not frozen again after a while")
 		}
@@ -166,7 +166,7 @@ func TestFrozenContainerCanBeEnded(t *testing.T) {
 			t.Run(signal.String(), func(t *testing.T) {
 				c := freezertest.NewCell(t, unified, freezertest.ID, "exec sleep 1000")
 				f := newFreezerTest(t)
-				f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze)})
+				f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
 				if f.Tend(t.Context(), keptPods(freezertest.PodUID)); len(f.View()) != 1 {
 					t.Fatalf("not frozen: %s", f.log)
 				}
@@ -192,7 +192,7 @@ func TestOldAndOwnSignalsDoNotThaw(t *testing.T) {
 			open my $f, ">", "`+path+`"; close $f; sleep 1000'`)
 		c.Await("it is ready", func() bool { _, err := os.Stat(path); return err == nil })
 		f := newFreezerTest(t)
-		f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze)})
+		f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
 		for _, signal := range []syscall.Signal{syscall.SIGALRM, syscall.SIGCHLD} {
 			if err := syscall.Kill(c.PID(), signal); err != nil {
 				t.Fatal(err)
@@ -222,16 +222,16 @@ func TestFrozenWithGroupsBelow(t *testing.T) {
 		go func() { _ = nested.Wait() }() // killed with the group
 		c.Await("it runs", grows)
 		f := newFreezerTest(t)
-		order := orderFor(t, c, decide.WitnessFreeze)
+		order := orderFor(t, c, witness.Freeze)
 		order.PID = nested.Process.Pid
 		order.StartTime, _ = procs.New("/").StartTime(order.PID)
-		f.Apply([]decide.WitnessOrder{order})
+		f.Apply([]witness.Order{order})
 		if grows() || len(f.View()) != 1 {
 			t.Fatalf("%+v %s", f.View(), f.log)
 		}
 		// Killed as a whole, though it is frozen, and nothing else is.
 		other := freezertest.NewCell(t, unified, strings.Repeat("e", 64), "exec sleep 1000")
-		f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessKill)})
+		f.Apply([]witness.Order{orderFor(t, c, witness.Kill)})
 		c.Await("all have ended", func() bool { return len(c.PIDs()) == 0 })
 		if len(other.PIDs()) != 1 {
 			t.Error("another container was killed")
@@ -248,7 +248,7 @@ func TestFrozenOutlivesTheAgent(t *testing.T) {
 		script, grows := freezertest.Counter(t)
 		c := freezertest.NewCell(t, unified, freezertest.ID, script)
 		f := newFreezerTest(t)
-		f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze)})
+		f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
 		before := f.View()
 		f.open(t)
 		if after := f.View(); grows() || len(after) != 1 || !after[0].Since.Equal(before[0].Since) || after[0].Why != before[0].Why {
@@ -273,7 +273,7 @@ func TestNobodyIsFrozenWithoutARecord(t *testing.T) {
 	f := newFreezerTest(t)
 	f.Freezer.config.StatePath = "/proc/nothing/here"
 	for range 2 {
-		f.Apply([]decide.WitnessOrder{orderFor(t, c, decide.WitnessFreeze)})
+		f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
 	}
 	if !grows() || len(f.View()) != 0 {
 		t.Errorf("%+v", f.View())
@@ -286,18 +286,18 @@ func TestNobodyIsFrozenWithoutARecord(t *testing.T) {
 func TestFreezerTouchesNobodyElse(t *testing.T) {
 	c := freezertest.NewCell(t, false, freezertest.ID, "exec sleep 1000")
 	f := newFreezerTest(t)
-	right := orderFor(t, c, decide.WitnessFreeze)
-	for name, change := range map[string]func(*decide.WitnessOrder){
-		"another container":   func(o *decide.WitnessOrder) { o.Container.ID = strings.Repeat("f", 64) },
-		"a process before it": func(o *decide.WitnessOrder) { o.StartTime-- },
-		"a process of ours":   func(o *decide.WitnessOrder) { o.PID = os.Getpid(); o.StartTime, _ = procs.New("/").StartTime(o.PID) },
-		"nobody":              func(o *decide.WitnessOrder) { o.PID = 1 << 22 },
+	right := orderFor(t, c, witness.Freeze)
+	for name, change := range map[string]func(*witness.Order){
+		"another container":   func(o *witness.Order) { o.Container.ID = strings.Repeat("f", 64) },
+		"a process before it": func(o *witness.Order) { o.StartTime-- },
+		"a process of ours":   func(o *witness.Order) { o.PID = os.Getpid(); o.StartTime, _ = procs.New("/").StartTime(o.PID) },
+		"nobody":              func(o *witness.Order) { o.PID = 1 << 22 },
 	} {
-		for _, action := range []decide.WitnessAction{decide.WitnessFreeze, decide.WitnessKill} {
+		for _, action := range []witness.Action{witness.Freeze, witness.Kill} {
 			order := right
 			order.Action = action
 			change(&order)
-			f.Apply([]decide.WitnessOrder{order})
+			f.Apply([]witness.Order{order})
 			if len(f.View()) != 0 || len(c.PIDs()) != 1 {
 				t.Errorf("%s, %s: %+v", action, name, f.View())
 			}

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer/freezertest"
 	"github.com/vgpud/vgpud/agent/source"
 )
@@ -172,8 +172,8 @@ func TestFreezerViewDoesNotWait(t *testing.T) {
 }
 
 // orderOf is an order about a container that has no control group.
-func orderOf(id string) decide.WitnessOrder {
-	return decide.WitnessOrder{Action: decide.WitnessFreeze, Container: source.Container{ID: id}, PID: 1 << 22}
+func orderOf(id string) witness.Order {
+	return witness.Order{Action: witness.Freeze, Container: source.Container{ID: id}, PID: 1 << 22}
 }
 
 // Faults with containers that have gone are not kept.
@@ -182,7 +182,7 @@ func TestFreezerForgetsFaults(t *testing.T) {
 	for n := range 100 {
 		id := fmt.Sprintf("%064x", n)
 		for range 2 {
-			if done := f.Apply([]decide.WitnessOrder{orderOf(id)}); len(done) != 0 {
+			if done := f.Apply([]witness.Order{orderOf(id)}); len(done) != 0 {
 				t.Fatalf("done: %v", done)
 			}
 		}
@@ -199,7 +199,7 @@ func TestFreezerForgetsFaults(t *testing.T) {
 // Those that a round did not come to begin the next one.
 func TestFreezerTakesTurns(t *testing.T) {
 	f := newFreezerTest(t)
-	orders := []decide.WitnessOrder{orderOf("a"), orderOf("b"), orderOf("c")}
+	orders := []witness.Order{orderOf("a"), orderOf("b"), orderOf("c")}
 	f.first = "b"
 	var order []string
 	for _, one := range f.turn(orders) {

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer/freezertest"
 	"github.com/vgpud/vgpud/internal/require"
 )
@@ -169,7 +169,7 @@ func TestRuncDeletesWhatIsFrozen(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c, f := runcStart(t, row.unified), newFreezerTest(t)
-			f.Apply([]decide.WitnessOrder{orderAt(t, freezertest.ID, c.pid, decide.WitnessFreeze)})
+			f.Apply([]witness.Order{orderAt(t, freezertest.ID, c.pid, witness.Freeze)})
 			f.Tend(t.Context(), keptPods(freezertest.PodUID))
 			if views := f.View(); len(views) != 1 || !f.record.Frozen[0].Group.stopped("/") || f.record.Frozen[0].Group.Unified != row.unified {
 				t.Fatalf("frozen: %+v, on record %+v; %s", views, f.record.Frozen, f.log)

@@ -26,6 +26,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/decide/steering"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/internal/require"
 )
@@ -72,9 +73,9 @@ func exampleView() View {
 			Probes: Probes{Mode: "sampled", Reason: "a hit costs 6 µs", HitCostSeconds: 6e-6, Libraries: 2, Unobservable: 1},
 			Containers: []ContainerCalls{{Namespace: "md", Pod: "benchmem-01", Container: "gmx",
 				Calls: monitor.Calls{Copies: [4]monitor.Count{{Calls: 2, Bytes: 1 << 20}}, UntoldCopies: monitor.Count{Calls: 1, Bytes: 7}, Contexts: 1, Missed: 3}}},
-			Findings: []decide.Finding{{Kind: decide.WitnessNoSlot, GPUUUID: "GPU-a", Namespace: "md", Pod: "sly", ContainerID: "abcd", PID: 7},
-				{Kind: decide.WitnessNoSlot, GPUUUID: "GPU-a", Namespace: "md", Pod: "sly", ContainerID: "abcd", PID: 8}},
-			Found: map[decide.WitnessKind]uint64{decide.WitnessNoSlot: 2}, Unaccounted: map[string]uint64{"GPU-a": 1 << 30}, Frozen: 1,
+			Findings: []witness.Finding{{Kind: witness.NoSlot, GPUUUID: "GPU-a", Namespace: "md", Pod: "sly", ContainerID: "abcd", PID: 7},
+				{Kind: witness.NoSlot, GPUUUID: "GPU-a", Namespace: "md", Pod: "sly", ContainerID: "abcd", PID: 8}},
+			Found: map[witness.Kind]uint64{witness.NoSlot: 2}, Unaccounted: map[string]uint64{"GPU-a": 1 << 30}, Frozen: 1,
 			Events: Events{On: true, Sent: 5, Dropped: 1}},
 		Decisions: decide.Decisions{
 			GPUs:        []decide.GPUVerdict{{UUID: "GPU-a", Healthy: true, Reason: "ok"}, {UUID: "GPU-b", Reason: "gpu-lost"}},

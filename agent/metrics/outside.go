@@ -10,7 +10,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -19,9 +19,9 @@ type Outside struct {
 	On          bool
 	Sources     []monitor.SourceStatus
 	Probes      Probes
-	Containers  []ContainerCalls // sorted by their labels, without duplicates
-	Findings    []decide.Finding // in force
-	Found       map[decide.WitnessKind]uint64
+	Containers  []ContainerCalls  // sorted by their labels, without duplicates
+	Findings    []witness.Finding // in force
+	Found       map[witness.Kind]uint64
 	Unaccounted map[string]uint64 // bytes, by GPU
 	Frozen      int
 	Events      Events
@@ -67,7 +67,7 @@ func outsideRows() []row {
 		{"vgpud_witness_findings", gauge, "Findings about containers that use a GPU past what they were given, by kind, at present; a container can have several, such as one for each GPU or file.", []string{"kind"},
 			ifOutside(func(outside Outside) []sample {
 				var samples []sample
-				for _, kind := range decide.WitnessKinds {
+				for _, kind := range witness.Kinds {
 					count := 0
 					for _, finding := range outside.Findings {
 						count += int(truth(finding.Kind == kind))
@@ -79,7 +79,7 @@ func outsideRows() []row {
 		{"vgpud_witness_findings_total", counter, "Findings that have begun, by kind.", []string{"kind"},
 			ifOutside(func(outside Outside) []sample {
 				var samples []sample
-				for _, kind := range decide.WitnessKinds {
+				for _, kind := range witness.Kinds {
 					samples = append(samples, sample{[]string{string(kind)}, float64(outside.Found[kind])})
 				}
 				return samples

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/steering"
+	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -45,12 +45,12 @@ func TestForgedCreditIsReported(t *testing.T) {
 		for _, mode := range []monitor.ComputeMode{monitor.ComputeHard, monitor.ComputeElastic} {
 			t.Run(fmt.Sprintf("%s, mode %d", driver, mode), func(t *testing.T) {
 				both := steering.NewCreditForger(driver, mode, honestFor)
-				var state decide.WitnessState
+				var state witness.State
 				var begun []string
 				look := func() (since time.Duration) {
 					elapsed, used, verdicts := both.Run(interval)
-					var found decide.Findings
-					found, state = decide.Witness(bothTenants(time.Hour+elapsed), verdicts, decide.DefaultWitnessPolicy(), state)
+					var found witness.Findings
+					found, state = witness.Judge(bothTenants(time.Hour+elapsed), verdicts, witness.DefaultPolicy(), state)
 					for _, f := range found.Begun {
 						begun = append(begun, fmt.Sprintf("%s %s/%s %s pid=%d", f.Kind, f.Namespace, f.Pod, f.Key, f.PID))
 						t.Logf("%s after %s, which has %.3f of the GPU: %+v", f.Kind, elapsed-honestFor, used, verdicts[1])

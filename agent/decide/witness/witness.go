@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// witness.go judges containers from outside: the library limits programs that load it, and this sees those that do not.
-// witness_rules.go says what is suspicious in one look; here is how long it must be so before it is said, how long it stays
-// said, and what is to be done.
-
-package decide
+// Package witness judges containers from outside: the library limits programs that load it, and this sees those that do not. In:
+// processes, memory, files and calls as the driver, the kernel and the ledger tell them (monitor.Outside), the verdicts of
+// steering, a policy, and the state of the look before. Out: findings, and what is to be done to whom. It has no effects. The
+// agent's outsider calls Judge every two seconds; the freezer carries its orders out, metrics and events tell its findings.
+//
+// rules.go says what is suspicious in one look; here is how long it must be so before it is said, how long it stays said, and
+// what is to be done.
+package witness
 
 import (
 	"cmp"
@@ -18,34 +21,34 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-// WitnessKind is what a container does.
-type WitnessKind string
+// Kind is what a container does.
+type Kind string
 
 // The kinds, as they appear in metrics and logs.
 const (
-	WitnessNoSlot       WitnessKind = "no-slot"            // a process uses the GPU past our library
-	WitnessBeyondBook   WitnessKind = "memory-beyond-book" // it holds more memory than its book says, or than it may
-	WitnessBeyondGrant  WitnessKind = "time-beyond-grant"  // it uses more GPU time than it may, or forges its book of it
-	WitnessReplacedFile WitnessKind = "replaced-file"      // it does not see the files that were mounted into it
-	WitnessNoAllocation WitnessKind = "no-allocation"      // it uses a GPU and was given none
+	NoSlot       Kind = "no-slot"            // a process uses the GPU past our library
+	BeyondBook   Kind = "memory-beyond-book" // it holds more memory than its book says, or than it may
+	BeyondGrant  Kind = "time-beyond-grant"  // it uses more GPU time than it may, or forges its book of it
+	ReplacedFile Kind = "replaced-file"      // it does not see the files that were mounted into it
+	NoAllocation Kind = "no-allocation"      // it uses a GPU and was given none
 )
 
-// WitnessKinds are all of them.
-var WitnessKinds = []WitnessKind{WitnessNoSlot, WitnessBeyondBook, WitnessBeyondGrant, WitnessReplacedFile, WitnessNoAllocation}
+// Kinds are all of them.
+var Kinds = []Kind{NoSlot, BeyondBook, BeyondGrant, ReplacedFile, NoAllocation}
 
-// WitnessAction is what is done about it.
-type WitnessAction string
+// Action is what is done about it.
+type Action string
 
 // The actions.
 const (
-	WitnessReport WitnessAction = "report"
-	WitnessFreeze WitnessAction = "freeze" // its container's processes are stopped until its pod ends
-	WitnessKill   WitnessAction = "kill"   // and ended
+	Report Action = "report"
+	Freeze Action = "freeze" // its container's processes are stopped until its pod ends
+	Kill   Action = "kill"   // and ended
 )
 
-// WitnessPolicy is what the operator chose. It does not change while the agent runs.
-type WitnessPolicy struct {
-	Action WitnessAction
+// Policy is what the operator chose. It does not change while the agent runs.
+type Policy struct {
+	Action Action
 	// OverheadBytes is what the driver takes for itself in each process of a GPU, at most: contexts and code. The driver
 	// counts it, no book does. Where other containers show more, that counts, up to twice as much.
 	OverheadBytes uint64
@@ -53,14 +56,14 @@ type WitnessPolicy struct {
 	TrustedNamespaces []string
 }
 
-// DefaultWitnessPolicy is what the agent uses unless it is told otherwise.
-func DefaultWitnessPolicy() WitnessPolicy {
-	return WitnessPolicy{Action: WitnessReport, OverheadBytes: 1 << 30, TrustedNamespaces: []string{"kube-system", "gpu-operator"}}
+// DefaultPolicy is what the agent uses unless it is told otherwise.
+func DefaultPolicy() Policy {
+	return Policy{Action: Report, OverheadBytes: 1 << 30, TrustedNamespaces: []string{"kube-system", "gpu-operator"}}
 }
 
 // Finding is one thing that one container does.
 type Finding struct {
-	Kind                                               WitnessKind
+	Kind                                               Kind
 	Namespace, Pod, PodUID, ContainerName, ContainerID string // empty where not known
 	Key                                                string // of its allocation; "": it has none, or several
 	GPUUUID                                            string // "": not about one GPU
@@ -87,13 +90,13 @@ func (f Finding) id() findingID {
 }
 
 type findingID struct {
-	kind             WitnessKind
+	kind             Kind
 	place, gpu, path string
 }
 
-// WitnessOrder is what is to be done to one container. Doing it again is no harm.
-type WitnessOrder struct {
-	Action    WitnessAction
+// Order is what is to be done to one container. Doing it again is no harm.
+type Order struct {
+	Action    Action
 	Container monitor.Container
 	PID       int // one of its processes, with its start time
 	StartTime uint64
@@ -104,16 +107,16 @@ type WitnessOrder struct {
 type Findings struct {
 	List        []Finding // in force, in a fixed order
 	Begun, Over []Finding
-	Orders      []WitnessOrder
+	Orders      []Order
 	// UnaccountedBytes is how much memory of each GPU is held that no book has, whether reported or not.
 	UnaccountedBytes map[string]uint64
 	// TakenBytes is the part of it of containers that were reported for it. There is so much less to give to others.
 	TakenBytes map[string]uint64
 }
 
-// WitnessState is what has to be remembered between looks. The zero value is the start. It is a value: Witness makes a new
+// State is what has to be remembered between looks. The zero value is the start. It is a value: Judge makes a new
 // one. Its size is bounded by the number of processes.
-type WitnessState struct {
+type State struct {
 	suspects map[findingID]suspect
 	strays   map[identity]time.Duration // since when a process was seen to use a GPU without a slot
 }
@@ -142,11 +145,11 @@ const (
 	calmFor    = 5 * time.Second // what is not seen for so long is over
 )
 
-// Witness judges one look. shares are the verdicts of the last round of steering; nil: there are none.
-func Witness(seen *monitor.Outside, shares []steering.Verdict, policy WitnessPolicy, state WitnessState) (Findings, WitnessState) {
-	look := newWitnessLook(seen, shares, policy, state)
+// Judge judges one look. shares are the verdicts of the last round of steering; nil: there are none.
+func Judge(seen *monitor.Outside, shares []steering.Verdict, policy Policy, state State) (Findings, State) {
+	look := newLook(seen, shares, policy, state)
 	found := look.judge()
-	next := WitnessState{suspects: map[findingID]suspect{}, strays: look.strays}
+	next := State{suspects: map[findingID]suspect{}, strays: look.strays}
 	var result Findings
 	for _, finding := range found {
 		id := finding.id()
@@ -197,20 +200,20 @@ func compareFindings(a, b Finding) int {
 }
 
 // orders says what is to be done, once for each container: about what is seen now, is certain, and is a container's.
-func orders(list []Finding, suspects map[findingID]suspect, now time.Duration, policy WitnessPolicy) []WitnessOrder {
-	if policy.Action != WitnessFreeze && policy.Action != WitnessKill {
+func orders(list []Finding, suspects map[findingID]suspect, now time.Duration, policy Policy) []Order {
+	if policy.Action != Freeze && policy.Action != Kill {
 		return nil
 	}
-	chosen := map[string]WitnessOrder{}
+	chosen := map[string]Order{}
 	for _, finding := range list {
 		where := place(finding.container, finding.Key)
 		if _, twice := chosen[where]; twice || !finding.certain || finding.container.ID == "" || finding.PID == 0 ||
 			suspects[finding.id()].last != max(now, 1) {
 			continue
 		}
-		chosen[where] = WitnessOrder{Action: policy.Action, Container: finding.container, PID: finding.PID, StartTime: finding.start, Finding: finding}
+		chosen[where] = Order{Action: policy.Action, Container: finding.container, PID: finding.PID, StartTime: finding.start, Finding: finding}
 	}
-	var all []WitnessOrder
+	var all []Order
 	for _, where := range slices.Sorted(maps.Keys(chosen)) {
 		all = append(all, chosen[where])
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package witness
 
 import (
 	"maps"
@@ -64,7 +64,7 @@ func (at *tenancy) sum(gpu string) sum {
 // registered.
 type overheads map[*tenancy]uint64
 
-func (l *witnessLook) overheads() map[string]overheads {
+func (l *look) overheads() map[string]overheads {
 	all := map[string]overheads{}
 	for _, at := range l.tenancies {
 		honest := at.mounted && at.readable() && !slices.ContainsFunc(at.processes, func(p *monitor.OutsideProcess) bool { return stray(p) != "" })
@@ -84,7 +84,7 @@ func (l *witnessLook) overheads() map[string]overheads {
 
 // without is what is tolerated of a container: what the operator says, or what at least two others show, up to twice that.
 // One alone may be a cheat itself.
-func (o overheads) without(at *tenancy, policy WitnessPolicy) uint64 {
+func (o overheads) without(at *tenancy, policy Policy) uint64 {
 	var others []uint64
 	for other, bytes := range o {
 		if other != at {
@@ -100,7 +100,7 @@ func (o overheads) without(at *tenancy, policy WitnessPolicy) uint64 {
 }
 
 // unaccounted adds up, for each place and GPU, what is held there that no book has.
-func (l *witnessLook) unaccounted() map[string]map[string]uint64 {
+func (l *look) unaccounted() map[string]map[string]uint64 {
 	bytes := map[string]map[string]uint64{}
 	if !l.seen.MemoryKnown || !l.seen.ProcessesKnown || !l.seen.AllocationsKnown {
 		return bytes
@@ -127,9 +127,9 @@ func (f *Findings) take(unaccounted map[string]map[string]uint64) {
 	reported := map[string]bool{}
 	for _, finding := range f.List {
 		switch finding.Kind {
-		case WitnessNoSlot, WitnessBeyondBook, WitnessNoAllocation:
+		case NoSlot, BeyondBook, NoAllocation:
 			reported[place(finding.container, finding.Key)] = true
-		case WitnessBeyondGrant, WitnessReplacedFile:
+		case BeyondGrant, ReplacedFile:
 		}
 	}
 	for where, gpus := range unaccounted {

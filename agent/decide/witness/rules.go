@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// witness_rules.go says what is suspicious in one look.
+// rules.go says what is suspicious in one look.
 //
 //	no-slot             the driver lists a process of an allocation's container, or it has the driver's device nodes open
 //	                    without its libraries, and it has no slot in the usage page; or probes count calls in a container
@@ -14,7 +14,7 @@
 // Not suspicious: processes of the host and of the node's own tools, programs that only watch (the driver does not list
 // them), a process that ends between two reads, memory that the driver needs for itself.
 
-package decide
+package witness
 
 import (
 	"cmp"
@@ -42,12 +42,12 @@ type tenancy struct {
 	ours        bool                         // its pod holds an allocation
 }
 
-// witnessLook is one look with what is made of it.
-type witnessLook struct {
+// look is one look with what is made of it.
+type look struct {
 	seen      *monitor.Outside
 	shares    []steering.Verdict
-	policy    WitnessPolicy
-	before    WitnessState
+	policy    Policy
+	before    State
 	tenancies []*tenancy
 	strays    map[identity]time.Duration
 }
@@ -60,8 +60,8 @@ func place(container monitor.Container, key string) string {
 	return "host/" + key
 }
 
-func newWitnessLook(seen *monitor.Outside, shares []steering.Verdict, policy WitnessPolicy, before WitnessState) *witnessLook {
-	l := &witnessLook{seen: seen, shares: shares, policy: policy, before: before, strays: map[identity]time.Duration{}}
+func newLook(seen *monitor.Outside, shares []steering.Verdict, policy Policy, before State) *look {
+	l := &look{seen: seen, shares: shares, policy: policy, before: before, strays: map[identity]time.Duration{}}
 	byKey := map[string]*monitor.OutsideAllocation{}
 	byPod := map[string][]*monitor.OutsideAllocation{}
 	for i := range seen.Allocations {
@@ -109,18 +109,18 @@ func newWitnessLook(seen *monitor.Outside, shares []steering.Verdict, policy Wit
 }
 
 // known says whether the absence of a kind means anything in this look.
-func (l *witnessLook) known(kind WitnessKind) bool {
+func (l *look) known(kind Kind) bool {
 	switch kind {
-	case WitnessReplacedFile:
+	case ReplacedFile:
 		return l.seen.ProcessesKnown
-	case WitnessBeyondGrant:
+	case BeyondGrant:
 		return l.shares != nil
 	}
 	return l.seen.ProcessesKnown && l.seen.MemoryKnown && l.seen.AllocationsKnown
 }
 
 // judge returns what is suspicious.
-func (l *witnessLook) judge() (found []Finding) {
+func (l *look) judge() (found []Finding) {
 	overhead := l.overheads()
 	for _, at := range l.tenancies {
 		found = append(found, l.replaced(at)...)
@@ -149,7 +149,7 @@ func (at *tenancy) where() string {
 }
 
 // about begins a finding about a container, with the process that does it.
-func (at *tenancy) about(kind WitnessKind, process *monitor.OutsideProcess) Finding {
+func (at *tenancy) about(kind Kind, process *monitor.OutsideProcess) Finding {
 	f := Finding{Kind: kind, container: at.container, PodUID: at.container.PodUID, ContainerID: at.container.ID,
 		Namespace: at.container.Namespace, Pod: at.container.Pod, certain: true, settle: suspectFor}
 	if process != nil {
@@ -170,7 +170,7 @@ func (at *tenancy) about(kind WitnessKind, process *monitor.OutsideProcess) Find
 }
 
 // withoutSlot looks for processes that use a GPU and have not registered.
-func (l *witnessLook) withoutSlot(at *tenancy) (found []Finding) {
+func (l *look) withoutSlot(at *tenancy) (found []Finding) {
 	if !at.readable() {
 		return nil // who has registered cannot be told; the page is reported itself
 	}
@@ -203,7 +203,7 @@ func (l *witnessLook) withoutSlot(at *tenancy) (found []Finding) {
 	if worst == nil {
 		return nil
 	}
-	f := at.about(WitnessNoSlot, worst)
+	f := at.about(NoSlot, worst)
 	f.Bytes = held
 	f.Detail = fmt.Sprintf("process %d (%.32q) %s and has no slot in a usage page; such processes hold %d bytes", worst.PID, worst.Command, how, held)
 	f.settle = settle
@@ -224,7 +224,7 @@ func stray(process *monitor.OutsideProcess) string {
 }
 
 // called finds a process of a container in which the driver is called though nobody has ever registered.
-func (l *witnessLook) called(at *tenancy) (*monitor.OutsideProcess, string) {
+func (l *look) called(at *tenancy) (*monitor.OutsideProcess, string) {
 	if !at.mounted || !l.seen.CallsKnown {
 		return nil, ""
 	}
@@ -252,14 +252,14 @@ func (at *tenancy) readable() bool {
 }
 
 // beyondBook compares, for each GPU, what the driver says that the container holds with what its book says, or may say.
-func (l *witnessLook) beyondBook(at *tenancy, overhead map[string]overheads) (found []Finding) {
+func (l *look) beyondBook(at *tenancy, overhead map[string]overheads) (found []Finding) {
 	for _, gpu := range at.gpus() {
 		sum := at.sum(gpu)
 		tolerated := uint64(sum.users) * overhead[gpu].without(at, l.policy)
 		if sum.bytes <= sum.book+tolerated {
 			continue
 		}
-		f := at.about(WitnessBeyondBook, sum.largest)
+		f := at.about(BeyondBook, sum.largest)
 		f.GPUUUID, f.Bytes, f.BookBytes = gpu, sum.bytes, sum.book
 		f.Detail = fmt.Sprintf("the driver says %d bytes of %s are held by %d processes; accounted for are %d, and up to %d for the driver's own needs",
 			sum.bytes, gpu, sum.users, sum.book, tolerated)
@@ -270,7 +270,7 @@ func (l *witnessLook) beyondBook(at *tenancy, overhead map[string]overheads) (fo
 
 // withoutAllocation looks for processes of a container that was given nothing. What they call themselves proves nothing: a
 // server of MPS in a container is excused by its namespace.
-func (l *witnessLook) withoutAllocation(at *tenancy) []Finding {
+func (l *look) withoutAllocation(at *tenancy) []Finding {
 	if slices.Contains(l.policy.TrustedNamespaces, at.container.Namespace) {
 		return nil
 	}
@@ -288,7 +288,7 @@ func (l *witnessLook) withoutAllocation(at *tenancy) []Finding {
 	if largest == nil {
 		return nil
 	}
-	f := at.about(WitnessNoAllocation, largest)
+	f := at.about(NoAllocation, largest)
 	f.Bytes = held
 	f.Detail = fmt.Sprintf("process %d (%.32q) uses %s, of which its container was given nothing; it holds %d bytes", largest.PID, largest.Command,
 		largest.Memory[0].GPUUUID, held)
@@ -296,7 +296,7 @@ func (l *witnessLook) withoutAllocation(at *tenancy) []Finding {
 }
 
 // replaced reports files that a container does not see, each once.
-func (l *witnessLook) replaced(at *tenancy) (found []Finding) {
+func (l *look) replaced(at *tenancy) (found []Finding) {
 	said := map[string]bool{}
 	for _, process := range at.processes {
 		for _, replaced := range process.Replaced {
@@ -304,7 +304,7 @@ func (l *witnessLook) replaced(at *tenancy) (found []Finding) {
 				continue
 			}
 			said[replaced.Path] = true
-			f := at.about(WitnessReplacedFile, process)
+			f := at.about(ReplacedFile, process)
 			f.settle = changedFor
 			f.Path, f.Detail = replaced.Path, fmt.Sprintf("%s is not the file that was mounted there: %s", replaced.Path, replaced.Reason)
 			found = append(found, f)
@@ -314,14 +314,14 @@ func (l *witnessLook) replaced(at *tenancy) (found []Finding) {
 }
 
 // beyondGrant turns what steering has found into findings about containers.
-func (l *witnessLook) beyondGrant() (found []Finding) {
+func (l *look) beyondGrant() (found []Finding) {
 	for _, share := range l.shares {
 		quick := share.UsedKnown && share.Used > quickFactor*share.Rate+quickMargin
 		if !share.OverShare && !share.Distrusted && !quick {
 			continue
 		}
 		at, process := l.userOf(share.Key, share.GPUUUID)
-		f := at.about(WitnessBeyondGrant, process)
+		f := at.about(BeyondGrant, process)
 		f.Key, f.GPUUUID, f.Used, f.Granted = share.Key, share.GPUUUID, share.Used, share.Rate
 		if f.certain = share.OverShare || share.Distrusted; !f.certain {
 			f.settle = overuseFor
@@ -337,7 +337,7 @@ func (l *witnessLook) beyondGrant() (found []Finding) {
 
 // userOf finds the container of an allocation, and the process in it that uses the GPU most likely: one that has not
 // registered, before one that holds much.
-func (l *witnessLook) userOf(key, gpu string) (*tenancy, *monitor.OutsideProcess) {
+func (l *look) userOf(key, gpu string) (*tenancy, *monitor.OutsideProcess) {
 	for _, at := range l.tenancies {
 		if !at.mounted || !slices.ContainsFunc(at.allocations, func(a *monitor.OutsideAllocation) bool { return a.Key == key }) {
 			continue

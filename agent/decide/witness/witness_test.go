@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package witness
 
 import (
 	"fmt"
@@ -59,8 +59,8 @@ func (p outsideUser) uses(bytes uint64) outsideUser {
 // witnessRun looks at scenes every two seconds.
 type witnessRun struct {
 	t      *testing.T
-	policy WitnessPolicy
-	state  WitnessState
+	policy Policy
+	state  State
 	now    time.Duration
 	shares []steering.Verdict
 	last   Findings
@@ -69,7 +69,7 @@ type witnessRun struct {
 }
 
 func newWitnessRun(t *testing.T) *witnessRun {
-	return &witnessRun{t: t, policy: DefaultWitnessPolicy(), now: time.Hour}
+	return &witnessRun{t: t, policy: DefaultPolicy(), now: time.Hour}
 }
 
 func (w *witnessRun) look(s outsideScene, looks int) *witnessRun {
@@ -79,7 +79,7 @@ func (w *witnessRun) look(s outsideScene, looks int) *witnessRun {
 		s.Now = w.now
 		before := fmt.Sprintf("%+v", w.state)
 		previous := w.state
-		w.last, w.state = Witness(s.Outside, w.shares, w.policy, w.state)
+		w.last, w.state = Judge(s.Outside, w.shares, w.policy, w.state)
 		if fmt.Sprintf("%+v", previous) != before {
 			w.t.Fatal("Witness changed the state it was given")
 		}
@@ -300,12 +300,12 @@ func TestWitnessOrders(t *testing.T) {
 	s.run(66, "one", "k1").uses(8 * gib)
 	s.run(99, "", "k1").uses(8 * gib)
 	s.run(88, "none").uses(gib)
-	for _, action := range []WitnessAction{WitnessReport, WitnessFreeze, WitnessKill} {
+	for _, action := range []Action{Report, Freeze, Kill} {
 		w := newWitnessRun(t)
 		w.policy.Action = action
 		w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
 		w.look(s, tenSeconds)
-		if action == WitnessReport {
+		if action == Report {
 			if w.last.Orders != nil {
 				t.Errorf("%+v", w.last.Orders)
 			}
@@ -321,7 +321,7 @@ func TestWitnessOrders(t *testing.T) {
 		}
 	}
 	w := newWitnessRun(t)
-	w.policy.Action = WitnessKill
+	w.policy.Action = Kill
 	w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
 	if w.look(newOutsideScene(), 10); len(w.begun) != 1 || len(w.last.Orders) != 0 {
 		t.Errorf("%v %+v", w.begun, w.last.Orders)
