@@ -94,7 +94,7 @@ type app struct {
 
 	told    telling                                  // in the metrics file
 	oldest  atomic.Pointer[map[string]time.Duration] // when the oldest process of each allocation started, CLOCK_MONOTONIC; of the last tick
-	publish *publisher                               // nil: no metrics file
+	publish *metrics.Publisher                       // nil: no metrics file
 	policy  decide.Policy
 	state   decide.State
 	build   metrics.Build
@@ -154,7 +154,7 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 		group.Go(func() error { return a.control.Run(ctx) })
 	}
 	if a.publish != nil {
-		group.Go(func() error { return a.publish.run(ctx) })
+		group.Go(func() error { return a.publish.Run(ctx) })
 	}
 	return group.Wait()
 }
@@ -201,8 +201,8 @@ func (a *app) open() error {
 		return fmt.Errorf("make plugin: %w", err)
 	}
 	if a.config.TextfileDir != "" {
-		a.publish = newPublisher(a.config.TextfileDir, a.baseLog)
-		a.onClose(func(context.Context) error { return a.publish.close() })
+		a.publish = metrics.NewPublisher(a.config.TextfileDir, a.baseLog)
+		a.onClose(func(context.Context) error { return a.publish.Close() })
 	}
 	a.openControl()
 	return nil

@@ -60,7 +60,7 @@ func (a *app) tick(ctx context.Context) error {
 	a.tellTransitions(moved, decisions, a.decidedBefore())
 	a.keepTick(snapshot, decisions)
 	if a.publish != nil && a.told.due(a.parts.now(), a.config.TickInterval, a.books.Revision(), len(decisions.Transitions) > 0) {
-		a.publish.offer(a.view(snapshot, decisions))
+		a.publish.Offer(a.view(snapshot, decisions))
 	}
 	return err
 }

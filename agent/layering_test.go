@@ -42,7 +42,7 @@ var allowedImports = map[string][]string{
 	"agent/events":              {},
 	"agent/freezer":             {"agent/decide/witness", "agent/source/procs", "internal/atomicfile"},
 	"agent/freezer/freezertest": {"internal/require"},
-	"agent/metrics":             {"agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/steering", "agent/decide/witness", "internal/atomicfile"},
+	"agent/metrics":             {"agent/notes", "agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/steering", "agent/decide/witness", "internal/atomicfile"},
 	"agent/notes":               {},
 	"agent/store":               {"agent/decide", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
 	"agent/top":                 {"agent/control"},

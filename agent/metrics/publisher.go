@@ -4,34 +4,33 @@
 // publisher.go writes the metrics file beside the tick: the tick offers its view and goes on, and a disk that hangs
 // costs the file, not the agent. A view that is not written before the next one is offered is dropped.
 
-package main
+package metrics
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
 
-	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/notes"
 )
 
-// publisher owns the metrics file.
-type publisher struct {
-	file   *metrics.Textfile
+// Publisher owns the metrics file.
+type Publisher struct {
+	file   *Textfile
 	log    *slog.Logger
-	latest chan metrics.View // holds at most one
+	latest chan View // holds at most one
 	noted  notes.Notes
 }
 
-// newPublisher names the file and takes away what a killed agent left of it.
-func newPublisher(directory string, log *slog.Logger) *publisher {
-	p := &publisher{file: metrics.NewTextfile(directory), log: log.With("component", "metrics"), latest: make(chan metrics.View, 1)}
+// NewPublisher names the file and takes away what a killed agent left of it.
+func NewPublisher(directory string, log *slog.Logger) *Publisher {
+	p := &Publisher{file: NewTextfile(directory), log: log.With("component", "metrics"), latest: make(chan View, 1)}
 	p.noted.Change(p.log, notes.Subject{Stage: notes.StageTidy}, p.file.RemoveLeftovers())
 	return p
 }
 
-// offer hands a view over. Only the tick calls it.
-func (p *publisher) offer(view metrics.View) {
+// Offer hands a view over. Only the tick calls it.
+func (p *Publisher) Offer(view View) {
 	select {
 	case <-p.latest: // not written yet: superseded
 	default:
@@ -39,8 +38,8 @@ func (p *publisher) offer(view metrics.View) {
 	p.latest <- view
 }
 
-// run writes until ctx ends.
-func (p *publisher) run(ctx context.Context) error {
+// Run writes until ctx ends.
+func (p *Publisher) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -51,8 +50,8 @@ func (p *publisher) run(ctx context.Context) error {
 	}
 }
 
-// close removes the file: nothing old is exported after the agent has gone. run must have returned.
-func (p *publisher) close() error {
+// Close removes the file: nothing old is exported after the agent has gone. Run must have returned.
+func (p *Publisher) Close() error {
 	if err := p.file.Remove(); err != nil {
 		return fmt.Errorf("remove metrics file: %w", err)
 	}
