@@ -338,50 +338,6 @@ func TestExecRemovesStaleDirectories(t *testing.T) {
 	}
 }
 
-// Somebody else's directory, or one that others may write, is not used.
-func TestExecBase(t *testing.T) {
-	foreign := shortTemp(t)
-	if err := os.Mkdir(filepath.Join(foreign, "vgpud"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Join(foreign, "vgpud"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := prepareBase(filepath.Join(foreign, "vgpud")); err == nil {
-		t.Error("a directory that others may write was used")
-	}
-	link := filepath.Join(shortTemp(t), "vgpud")
-	if err := os.Symlink(shortTemp(t), link); err != nil {
-		t.Fatal(err)
-	}
-	if err := prepareBase(link); err == nil {
-		t.Error("a symbolic link was used")
-	}
-	blank := filepath.Join(shortTemp(t), "a b")
-	if err := prepareBase(blank); err == nil || !strings.Contains(err.Error(), "blank") {
-		t.Errorf("a path that LD_PRELOAD cannot name: %v", err)
-	}
-	if err := prepareBase(filepath.Join(shortTemp(t), "vgpud")); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestExecBaseNotOnNoexec(t *testing.T) {
-	require.Root(t)
-	directory := shortTemp(t)
-	if err := unix.Mount("tmpfs", directory, "tmpfs", unix.MS_NOEXEC, "size=64k"); err != nil {
-		require.Need(t, "mount", false, "cannot mount a tmpfs")
-	}
-	t.Cleanup(func() { _ = unix.Unmount(directory, unix.MNT_DETACH) })
-	if err := prepareBase(filepath.Join(directory, "vgpud")); err == nil || !strings.Contains(err.Error(), "noexec") {
-		t.Errorf("a file system mounted noexec: %v", err)
-	}
-	base, err := execBase(map[string]string{"XDG_RUNTIME_DIR": directory, "TMPDIR": shortTemp(t)})
-	if err != nil || strings.HasPrefix(base, directory) {
-		t.Errorf("base %s, %v: want another place", base, err)
-	}
-}
-
 // ordinaryUser prepares `vgpud exec` for a user who is not root, on a card that is named in full. Its base directory is
 // returned.
 func ordinaryUser(t *testing.T, arguments ...string) (command *exec.Cmd, base string) {

@@ -44,6 +44,7 @@ var allowedImports = map[string][]string{
 	"agent/freezer/freezertest": {"internal/require"},
 	"agent/metrics":             {"agent/notes", "agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/steering", "agent/decide/witness", "internal/atomicfile"},
 	"agent/notes":               {},
+	"agent/standalone":          {"agent/amount", "agent/source", "agent/source/nvml", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
 	"agent/store":               {"agent/decide", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
 	"agent/top":                 {"agent/control"},
 	"bpf":                       {},

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// cmd_exec_slice.go keeps the files of one vgpud exec: <base>/<key>/libvgpu.so and <base>/<key>/alloc/<key>/{limits,
-// usage}, in a directory of the user's own. They go when no process of the slice is left (cmd_exec_users.go); what a
+// allocation.go keeps the files of one vgpud exec: <base>/<key>/libvgpu.so and <base>/<key>/alloc/<key>/{limits,
+// usage}, in a directory of the user's own. They go when no process of the slice is left (users.go); what a
 // killed vgpud exec left goes at a later one. A directory is never taken from a process that uses it: the next program
 // that such a process starts would not find the library, and run without a limit.
 //
 // A directory is made under a temporary name and gets its own only when it is whole and its lock is held. So one under
 // its own name whose lock is free has been left, however many instances start and end at the same time.
 
-package main
+package standalone
 
 import (
 	"crypto/rand"
@@ -31,19 +31,19 @@ import (
 )
 
 const (
-	execKeyPrefix   = "exec-"
-	execTempPrefix  = "new-"
-	execLockName    = "lock"
-	execLibraryName = "libvgpu.so"
-	// execTempAge is how old a directory under a temporary name must be before it counts as left behind. Should its
+	keyPrefix   = "exec-"
+	tempPrefix  = "new-"
+	lockName    = "lock"
+	libraryName = "libvgpu.so"
+	// tempAge is how old a directory under a temporary name must be before it counts as left behind. Should its
 	// maker live all the same, it makes another one.
-	execTempAge = time.Minute
-	// execMakeTries is how often that is done.
-	execMakeTries = 3
+	tempAge = time.Minute
+	// makeTries is how often that is done.
+	makeTries = 3
 )
 
-// execSlice is the slice of one vgpud exec.
-type execSlice struct {
+// allocation is the slice that one vgpud exec holds.
+type allocation struct {
 	key       string
 	device    limiter.Device // what is granted, of the one GPU
 	directory string         // <base>/<key>
@@ -51,53 +51,53 @@ type execSlice struct {
 	lock      *os.File       // held while this vgpud exec lives
 }
 
-// newExecSlice makes the pages and copies the library.
-func newExecSlice(variables map[string]string, library string, device limiter.Device) (*execSlice, error) {
+// newAllocation makes the pages and copies the library.
+func newAllocation(variables map[string]string, library string, device limiter.Device) (*allocation, error) {
 	defer unix.Umask(unix.Umask(0o022)) // the user's may forbid even us; the command gets it back
-	base, err := execBase(variables)
+	base, err := findBase(variables)
 	if err != nil {
 		return nil, err
 	}
 	removeStale(base)
-	for range execMakeTries {
-		var slice *execSlice
-		if slice, err = makeExecSlice(base, library, device); err == nil {
-			return slice, nil
+	for range makeTries {
+		var held *allocation
+		if held, err = makeAllocation(base, library, device); err == nil {
+			return held, nil
 		}
 	}
 	return nil, fmt.Errorf("make slice: %w", err)
 }
 
-// makeExecSlice makes a slice below base. On an error nothing of it is left.
-func makeExecSlice(base, library string, device limiter.Device) (*execSlice, error) {
+// makeAllocation makes one below base. On an error nothing of it is left.
+func makeAllocation(base, library string, device limiter.Device) (*allocation, error) {
 	nonce := make([]byte, 12)
 	if _, err := rand.Read(nonce); err != nil {
 		return nil, fmt.Errorf("mint allocation key: %w", err)
 	}
-	slice := &execSlice{key: execKeyPrefix + hex.EncodeToString(nonce), device: device}
-	temporary := filepath.Join(base, execTempPrefix+hex.EncodeToString(nonce))
-	err := slice.fill(temporary, library)
+	held := &allocation{key: keyPrefix + hex.EncodeToString(nonce), device: device}
+	temporary := filepath.Join(base, tempPrefix+hex.EncodeToString(nonce))
+	err := held.fill(temporary, library)
 	if err == nil {
-		slice.directory = filepath.Join(base, slice.key)
-		slice.library = filepath.Join(slice.directory, execLibraryName)
-		err = os.Rename(temporary, slice.directory)
+		held.directory = filepath.Join(base, held.key)
+		held.library = filepath.Join(held.directory, libraryName)
+		err = os.Rename(temporary, held.directory)
 	}
 	if err != nil {
 		err = errors.Join(err, os.RemoveAll(temporary))
-		if slice.lock != nil {
-			slice.lock.Close()
+		if held.lock != nil {
+			held.lock.Close()
 		}
 		return nil, err
 	}
-	return slice, nil
+	return held, nil
 }
 
 // fill makes a directory and its content, the lock first.
-func (s *execSlice) fill(directory, library string) error {
+func (s *allocation) fill(directory, library string) error {
 	if err := os.Mkdir(directory, 0o700); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Join(directory, execLockName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(directory, lockName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (s *execSlice) fill(directory, library string) error {
 		return fmt.Errorf("open library: %w", err)
 	}
 	defer source.Close()
-	if err := atomicfile.Copy(filepath.Join(directory, execLibraryName), source, 0o755); err != nil {
+	if err := atomicfile.Copy(filepath.Join(directory, libraryName), source, 0o755); err != nil {
 		return err
 	}
 	pages := pagesIn(directory, s.key)
@@ -130,11 +130,11 @@ func (s *execSlice) fill(directory, library string) error {
 // pagesIn is where the pages of a slice are below its directory.
 func pagesIn(directory, key string) string { return filepath.Join(directory, "alloc", key) }
 
-func (s *execSlice) pages() string { return pagesIn(s.directory, s.key) }
+func (s *allocation) pages() string { return pagesIn(s.directory, s.key) }
 
 // Close removes the slice, unless processes that the command left behind still run in it. left says that descendants of
 // the command are known to run.
-func (s *execSlice) Close(left bool) {
+func (s *allocation) Close(left bool) {
 	// No descendant can be hidden: all are known.
 	scan := userScan{proc: "/proc", key: s.key, uid: os.Getuid(), since: math.MaxUint64}
 	if !left && !scan.inUse() {
@@ -143,8 +143,8 @@ func (s *execSlice) Close(left bool) {
 	s.lock.Close()
 }
 
-// execBase returns a directory of this user's own from which programs can map code, making it if need be.
-func execBase(variables map[string]string) (string, error) {
+// findBase returns a directory of this user's own from which programs can map code, making it if need be.
+func findBase(variables map[string]string) (string, error) {
 	var candidates []string
 	if runtime := variables["XDG_RUNTIME_DIR"]; filepath.IsAbs(runtime) {
 		candidates = append(candidates, filepath.Join(runtime, "vgpud"))
@@ -213,10 +213,10 @@ func removeStale(base string) {
 		directory := filepath.Join(base, entry.Name())
 		switch {
 		case !entry.IsDir():
-		case strings.HasPrefix(entry.Name(), execKeyPrefix):
+		case strings.HasPrefix(entry.Name(), keyPrefix):
 			removeAbandoned(directory, entry.Name())
-		case strings.HasPrefix(entry.Name(), execTempPrefix):
-			if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > execTempAge {
+		case strings.HasPrefix(entry.Name(), tempPrefix):
+			if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > tempAge {
 				removeAbandoned(directory, entry.Name())
 			}
 		}
@@ -227,7 +227,7 @@ func removeStale(base string) {
 // directory is gone, so that nobody else judges it at the same time.
 func removeAbandoned(directory, key string) {
 	scan := userScan{proc: "/proc", key: key, uid: os.Getuid()}
-	path := filepath.Join(directory, execLockName)
+	path := filepath.Join(directory, lockName)
 	lock, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // half made, or half removed: no hidden program is started in it

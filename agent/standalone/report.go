@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// cmd_exec_report.go is what vgpud exec --report says when the command has ended. The figures are those of the usage page,
+// report.go is what vgpud exec --report says when the command has ended. The figures are those of the usage page,
 // which the command's own processes wrote.
 
-package main
+package standalone
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 
 // report reads the slice's pages and says what became of them. wall is how long the command ran; left says that processes
 // which it started still run.
-func (s *execSlice) report(wall time.Duration, left bool, say func(string)) {
+func (s *allocation) report(wall time.Duration, left bool, say func(string)) {
 	usage, err := limiter.ReadUsage(s.pages())
 	if err != nil {
 		say(fmt.Sprintf("no report: %v", err))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// cmd_exec_gpu.go chooses the card of vgpud exec. Pure.
+// gpu.go chooses the card of vgpud exec. Pure.
 
-package main
+package standalone
 
 import (
 	"errors"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// cmd_exec_child.go runs the command of vgpud exec: in our process group, on our terminal and files, so that job
+// child.go runs the command of vgpud exec: in our process group, on our terminal and files, so that job
 // control and pipelines work as if we were not there. Signals that are sent to us are passed on. What the terminal
 // sends (interrupt, quit) reaches the whole foreground group by itself and is not passed on a second time.
 //
 // We are the reaper of what the command leaves behind (PR_SET_CHILD_SUBREAPER): so it is known, and not guessed from the
 // process table, whether processes of the slice still run when the command has ended.
 
-package main
+package standalone
 
 import (
 	"errors"
@@ -31,22 +31,22 @@ func runChild(program string, arguments, environ []string) (code int, left bool,
 	}
 	defer signal.Stop(signals)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return exitSetup, false, fmt.Errorf("become the reaper of the command's processes: %w", err)
+		return ExitSetup, false, fmt.Errorf("become the reaper of the command's processes: %w", err)
 	}
 	process, err := os.StartProcess(program, arguments, &os.ProcAttr{
 		Env: environ, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return exitNotFound, false, fmt.Errorf("start command: %w", err)
+			return ExitNotFound, false, fmt.Errorf("start command: %w", err)
 		}
-		return exitNotExecutable, false, fmt.Errorf("start command: %w", err)
+		return ExitNotExecutable, false, fmt.Errorf("start command: %w", err)
 	}
 	ended := make(chan struct{})
 	go forward(signals, process, ended)
 	status, err := awaitChild(process.Pid)
 	close(ended)
 	if err != nil {
-		return exitSetup, true, fmt.Errorf("wait for command: %w", err)
+		return ExitSetup, true, fmt.Errorf("wait for command: %w", err)
 	}
 	left = descendantsLeft()
 	if status.Signaled() {

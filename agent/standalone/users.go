@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// cmd_exec_users.go tells whether processes run in a slice of vgpud exec. In doubt they do: a directory that stays too
+// users.go tells whether processes run in a slice of vgpud exec. In doubt they do: a directory that stays too
 // long costs some space, one that goes too early lets the next program run without a limit.
 
-package main
+package standalone
 
 import (
 	"bytes"
