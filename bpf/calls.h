@@ -37,10 +37,11 @@ enum form {
   FORM_ARRAY_3D,    /* CUDA_ARRAY3D_DESCRIPTOR at argument 1 */
 };
 
-/* A probe's cookie: class in bits 0–7, form in 8–15, number of the argument in 16–23. */
+/* A probe's cookie: class in bits 0–7, form in 8–15, number of the argument in 16–23, of the file in 24–31. */
 #define COOKIE_CLASS(cookie) ((u32)(cookie)&0xff)
 #define COOKIE_FORM(cookie) ((u32)(cookie) >> 8 & 0xff)
 #define COOKIE_ARGUMENT(cookie) ((u32)(cookie) >> 16 & 0xff)
+#define COOKIE_FILE(cookie) ((u32)(cookie) >> 24 & 0xff)
 
 /* A copy under way: bit 63 says which scale, 60–62 its direction; then bytes and the time of its start, both exact
  * enough that nothing is lost. Up to 256 MiB: 28 bits of bytes, 32 bits of time in 64 ns (274 s until it wraps). Larger:

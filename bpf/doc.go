@@ -5,16 +5,19 @@
 // by control group, whatever is preloaded into the process or not. It observes and enforces nothing; launches of kernels
 // are never probed.
 //
-// In: which processes have a driver's library mapped (perf_ring.go, watch.go), and where in it probes cost least
-// (prologue.go). Out: Groups, counts since the first probe, and Status, what is seen, what is not and why.
+// In: which processes have a driver's library mapped (perf_ring.go, watch.go), where in it probes cost least (prologue.go),
+// and where there are so many calls that probes rest (rest.go). Out: Groups, counts since the first probe, and Status, what
+// is seen, what is not and why.
 //
 // # What it takes
 //
 //	kernel       attached by                what is probed
-//	6.13         one uprobe.session link    everything (functions.go)
-//	6.6          two uprobe.multi links     everything
+//	6.13         uprobe.session links       everything (functions.go)
+//	6.6          two uprobe.multi for each  everything
 //	5.15         a perf event per function  allocations and contexts: mode sampled
 //	older        –                          nothing
+//
+// A file has two links, as copies and waits can rest apart from calls that are rare.
 //
 //	capability             why                                                             without it
 //	CAP_BPF                bpf(): maps, programs, links                                    no probes

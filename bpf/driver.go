@@ -16,7 +16,10 @@ type placed struct {
 	function
 	offset   uint64
 	emulated bool
+	file     uint8 // number of the library among those that are probed
 }
+
+func (p placed) cookie() uint64 { return p.function.cookie() | uint64(p.file)<<24 }
 
 // driver is a library that is to be probed.
 type driver struct {

@@ -21,7 +21,8 @@ import (
 
 // library is a file that is the driver's, probed or not.
 type library struct {
-	probes    attachment     // empty: it cannot be probed
+	probes    attachment     // of rare calls, see function.rare; nil: it cannot be probed
+	often     often          // probes of the others
 	partial   string         // what of it cannot be seen
 	reason    string         // why it cannot be probed
 	pids      map[int]string // who has it mapped, by what name; maxUsers at most, see use
@@ -58,12 +59,11 @@ func (w *watcher) probe(pid int, name string, id fileID, file *os.File, im *imag
 		w.refuse(pid, name, id, "every probe in it would be single-stepped, which costs too much here")
 		return
 	}
-	probes, err := w.loaded.attach(file, places)
-	if err != nil {
+	l := &library{pids: map[int]string{}, group: group, functions: len(places)}
+	if err := w.attach(l, file, places); err != nil {
 		w.refuse(pid, name, id, firstLine(err))
 		return
 	}
-	l := &library{probes: probes, pids: map[int]string{}, group: group, functions: len(places)}
 	for _, p := range d.functions {
 		if !p.emulated && !w.accept(p) {
 			l.stepped++
@@ -174,7 +174,7 @@ func (w *watcher) closeUnused(now time.Time) {
 				w.hurry = true
 				continue
 			}
-			if err := l.probes.Close(); err != nil {
+			if err := l.close(); err != nil {
 				w.options.Log.Warn("detaching failed", "error", err)
 			}
 			delete(w.libraries, id)

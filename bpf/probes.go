@@ -53,6 +53,7 @@ type Options struct {
 	Mechanism Mechanism
 	Cap       int           // counted calls per second and control group; 0: by budget
 	Unused    time.Duration // how long a library that nobody maps stays probed
+	restFor   time.Duration // the first rest of a file whose calls stay over the cap, see rest.go; 0: by Mode
 	noRecords bool          // as if the kernel refused records of mappings
 	trace     bool          // keep whose libraries are probed
 }
@@ -87,6 +88,7 @@ type Status struct {
 	SteppedCost  time.Duration  // on one that it single-steps
 	Cap          int            // counted calls per second and control group
 	Libraries    int            // files that are probed
+	Resting      int            // of them those where only rare calls are for now; the mode is ModeSampled meanwhile
 	Records      bool           // mappings are told by the kernel; else found by scanning
 	Ioctls       bool           // ioctls on device nodes are counted
 	Unobservable []Unobservable // one for each file, by path
@@ -105,7 +107,8 @@ type Probes struct {
 	reasons  []string
 	looked   time.Time        // when the watcher last ended a round
 	traced   map[int][]fileID // by pid, 0: ahead
-	watchErr error            // of detaching, once done is closed
+	resting  []fileID
+	watchErr error // of detaching, once done is closed
 	closeErr error
 	once     sync.Once
 }
@@ -294,12 +297,12 @@ func (p *Probes) publish(w *watcher, i *ioctls, now time.Time) {
 			libraries++
 		}
 	}
-	hidden := w.unobservable()
+	hidden, resting := w.unobservable(), w.resting()
 	traced := w.trace()
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	p.looked, p.traced = now, traced
-	p.status.Libraries, p.status.Unobservable = libraries, hidden
+	p.looked, p.traced, p.resting = now, traced, resting
+	p.status.Libraries, p.status.Resting, p.status.Unobservable = libraries, len(resting), hidden
 	p.status.Records, p.status.Ioctls = len(w.rings) > 0, i.link != nil && i.err == nil
 }
 
@@ -315,6 +318,10 @@ func (p *Probes) Status() Status {
 	var lost uint64
 	if err := p.loaded.collection.Variables[probesVarLost].Get(&lost); err == nil && lost > 0 {
 		reasons = append(reasons, fmt.Sprintf("%d calls were not counted: there are more control groups than rows", lost))
+	}
+	if s.Resting > 0 {
+		s.Mode = ModeSampled
+		reasons = append(reasons, fmt.Sprintf("copies and waits in %d libraries are not counted for a while: containers make more than %d a second", s.Resting, s.Cap))
 	}
 	s.Reason = strings.Join(reasons, "; ")
 	s.Unobservable = slices.Clone(s.Unobservable)

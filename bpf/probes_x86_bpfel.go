@@ -50,6 +50,7 @@ const (
 	probesMapDevices         = "devices"
 	probesMapGroups          = "groups"
 	probesMapIdentified      = "identified"
+	probesMapOverrun         = "overrun"
 	probesMapUnderWay        = "under_way"
 	probesProgEntryLegacy    = "entry_legacy"
 	probesProgEntryUnified   = "entry_unified"
@@ -133,6 +134,7 @@ type probesMapSpecs struct {
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Groups     *ebpf.MapSpec `ebpf:"groups"`
 	Identified *ebpf.MapSpec `ebpf:"identified"`
+	Overrun    *ebpf.MapSpec `ebpf:"overrun"`
 	UnderWay   *ebpf.MapSpec `ebpf:"under_way"`
 }
 
@@ -168,6 +170,7 @@ type probesMaps struct {
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Groups     *ebpf.Map `ebpf:"groups"`
 	Identified *ebpf.Map `ebpf:"identified"`
+	Overrun    *ebpf.Map `ebpf:"overrun"`
 	UnderWay   *ebpf.Map `ebpf:"under_way"`
 }
 
@@ -176,6 +179,7 @@ func (m *probesMaps) Close() error {
 		m.Devices,
 		m.Groups,
 		m.Identified,
+		m.Overrun,
 		m.UnderWay,
 	)
 }

@@ -248,6 +248,13 @@ func isProbed(p *Probes, id fileID) bool {
 	return false
 }
 
+// rests says whether only rare calls are probed in a file for now.
+func rests(p *Probes, id fileID) bool {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return slices.Contains(p.resting, id)
+}
+
 // counted returns a group's counts.
 func counted(t testing.TB, p *Probes, id uint64) Group {
 	t.Helper()

@@ -83,6 +83,7 @@ type watcher struct {
 	youngNext int           // which of the young processes comes first
 	young     map[int]time.Time
 	nextSweep time.Time
+	nextRest  time.Time
 	nextPaths time.Time
 	self      int
 	said      int
@@ -134,6 +135,7 @@ func (w *watcher) look(now time.Time) {
 	if lost {
 		w.leave()
 	}
+	w.restBusy(now)
 	if soon := now.Add(sweepEvery); w.behind && soon.Before(w.nextSweep) {
 		w.nextSweep = soon
 	}
@@ -275,7 +277,7 @@ func (w *watcher) forget(now time.Time) {
 func (w *watcher) close() error {
 	var errs []error
 	for _, l := range w.libraries {
-		errs = append(errs, l.probes.Close())
+		errs = append(errs, l.close())
 	}
 	for _, r := range w.rings {
 		r.close()
