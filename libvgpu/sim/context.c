@@ -19,6 +19,7 @@ bool gs_context_valid(const struct gs_context *context) {
 static CUresult begin(struct gs_context *context, struct gs_device *device, unsigned flags) {
   uint64_t overhead = gs_driver.settings->context_overhead_bytes;
   if (overhead && gs_memory_take(device->gpu, overhead) < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  __atomic_add_fetch(&device->gpu->contexts[gs_self.slot], 1, __ATOMIC_RELAXED);
   gs_node_touch(device->gpu_index);
   context->device = device;
   context->overhead_bytes = overhead;
@@ -42,6 +43,7 @@ static void end(struct gs_context *context) {
   if (context->primary) gs_pool_reset_device(context->device);
   if (context->overhead_bytes) gs_memory_give(context->device->gpu, context->overhead_bytes);
   context->overhead_bytes = 0;
+  __atomic_sub_fetch(&context->device->gpu->contexts[gs_self.slot], 1, __ATOMIC_RELAXED);
 }
 
 static void wait_for_work(struct gs_device *device) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * nvml_processes.c - NVML: who uses a card. Pids are as the caller's pid namespace sees them; a process outside
- * it is not listed.
+ * nvml_processes.c - NVML: who uses a card, be it only by a context. Pids are as the caller's pid namespace sees them;
+ * a process outside it is not listed.
  */
 #include "nvml_types.h"
 
@@ -11,9 +11,10 @@ unsigned nv_find_users(struct gs_gpu *gpu, struct nv_user *users, unsigned room)
   uint32_t slots = __atomic_load_n(&gs_self.region->slot_high[GS_KIND_CUDA], __ATOMIC_SEQ_CST);
   for (uint32_t slot = 0; slot < slots && count < room; slot++) {
     uint64_t held = __atomic_load_n(&gpu->held_bytes[slot], __ATOMIC_RELAXED);
-    if (held == 0 && __atomic_load_n(&gpu->queues[slot].numbers, __ATOMIC_RELAXED) == 0) continue;
+    bool is_listed = held != 0 || __atomic_load_n(&gpu->contexts[slot], __ATOMIC_RELAXED) != 0;
+    if (!is_listed && __atomic_load_n(&gpu->queues[slot].numbers, __ATOMIC_RELAXED) == 0) continue;
     int pid = gs_slot_pid(slot);
-    if (pid > 0) users[count++] = (struct nv_user){.pid = (unsigned)pid, .slot = slot, .held_bytes = held};
+    if (pid > 0) users[count++] = (struct nv_user){(unsigned)pid, slot, held, is_listed};
   }
   return count;
 }
@@ -21,8 +22,12 @@ unsigned nv_find_users(struct gs_gpu *gpu, struct nv_user *users, unsigned room)
 /* The common part of the list calls. element_bytes tells which form the caller's array has. */
 static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out, size_t element_bytes) {
   struct nv_user users[GS_CUDA_SLOTS];
+  unsigned found = 0;
   if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-  unsigned found = nv_find_users(device->gpu, users, GS_CUDA_SLOTS);
+  unsigned present = nv_find_users(device->gpu, users, GS_CUDA_SLOTS);
+  for (unsigned i = 0; i < present; i++) {
+    if (users[i].is_listed) users[found++] = users[i];
+  }
   unsigned room = *count;
   *count = found;
   if (found == 0) return NVML_SUCCESS;

@@ -145,11 +145,13 @@ nvmlReturn_t nv_enter_device(enum gs_function_number function, nvmlDevice_t devi
     return NVML_SUCCESS;                               \
   }
 
-/* Living processes that hold memory of the card or ever gave it work, and are visible from here. Answers how many. */
+/* Living processes that have a context or memory on the card or ever gave it work, and are visible from here. Answers
+ * how many. */
 struct nv_user {
   unsigned pid;
   uint32_t slot;
   uint64_t held_bytes;
+  bool is_listed; /* as one that uses the card now */
 };
 unsigned nv_find_users(struct gs_gpu *gpu, struct nv_user *users, unsigned room);
 

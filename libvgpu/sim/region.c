@@ -181,6 +181,7 @@ static void free_dead_slot(uint32_t slot) {
     gs_lock(&region->gpus[i]);
     gs_reap_gpu_locked(&region->gpus[i]);
     gs_unlock(&region->gpus[i]);
+    __atomic_store_n(&region->gpus[i].contexts[slot], 0, __ATOMIC_RELAXED);
   }
   for (int i = 0; i < GS_MAX_FUNCTIONS; i++) {
     uint64_t count = __atomic_exchange_n(&client->calls[i], 0, __ATOMIC_RELAXED);

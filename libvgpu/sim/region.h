@@ -40,7 +40,7 @@ enum {
 };
 
 #define GS_MAGIC 0x314d495355504753ULL /* "SGPUSIM1" */
-#define GS_LAYOUT_VERSION 3u
+#define GS_LAYOUT_VERSION 4u
 
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_READY = 1 };
 enum gs_slot_kind { GS_KIND_CUDA = 0, GS_KIND_WATCH = 1 };
@@ -209,6 +209,7 @@ struct gs_gpu {
   uint64_t xids[GS_XIDS];
   uint64_t rx_bytes, tx_bytes; /* copied host to device, device to host */
   uint64_t held_bytes[GS_SLOTS];
+  uint32_t contexts[GS_CUDA_SLOTS]; /* that live; written by the slot's owner, atomic */
   struct gs_queue queues[GS_CUDA_SLOTS];
 };
 

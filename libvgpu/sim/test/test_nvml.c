@@ -102,6 +102,29 @@ void test_nvml_processes(void) {
   CHECK_EQUAL(count, 0);
 }
 
+/* A context is enough to be listed, and who has none any more is not, whatever it did. */
+void test_nvml_contexts(void) {
+  struct process list[8];
+  unsigned count = 8;
+  CUcontext first, second;
+  nvmlDevice_t device = begin_nvml(0);
+  CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+  CHECK_EQUAL(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list), 0);
+  CHECK_EQUAL(count, 0);
+  CHECK_EQUAL(cuCtxCreate_v2(&first, 0, 0), CUDA_SUCCESS);
+  CHECK_EQUAL(cuDevicePrimaryCtxRetain(&second, 0), CUDA_SUCCESS);
+  for (int left = 2; left > 0; left--) {
+    count = 8;
+    CHECK_EQUAL(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list), 0);
+    CHECK_EQUAL(count, 1);
+    CHECK(list[0].pid == (unsigned)getpid() && list[0].used_bytes == 0);
+    if (left == 2) CHECK_EQUAL(cuCtxDestroy_v2(first), CUDA_SUCCESS);
+  }
+  CHECK_EQUAL(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+  CHECK_EQUAL(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list), 0);
+  CHECK_EQUAL(count, 0);
+}
+
 /* Pids are the caller's: a process in a pid namespace is seen from outside by its outer number, and does not see
  * those outside. */
 void test_nvml_pid_namespaces(void) {
