@@ -1,15 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * hooks_context.c - a context that ends takes its memory with it, without a call for each block. What the driver
- * then holds no more is given back; only by the driver's own result.
+ * hooks_context.c - a process has a slot in the usage pages before it has a context: from then on the driver names it
+ * to whoever asks who uses the GPU. And a context that ends takes its memory with it, without a call for each block. What
+ * the driver then holds no more is given back; only by the driver's own result.
  */
 #include "blocks.h"
 #include "capture.h"
 #include "claim.h"
+#include "log.h"
 #include "marks.h"
 #include "pools.h"
 #include "table.h"
+
+/* Without a slot nothing can be allocated; a context alone would only be one that nobody answers for. */
+static bool may_begin(void) {
+  static uint64_t next;
+  if (!vgpu_is_limiting()) return true;
+  vgpu_check_fork();
+  if (vgpu_register_process()) return true;
+  if (vgpu_log_is_due(&next)) vgpu_log("refused a context: as many processes as there may be use the GPU already");
+  return false;
+}
+
+/* What a call that makes a context answers; the call itself only where it may. */
+#define BEGIN(name, ...)                        \
+  __typeof__(&name) real = VGPU_REAL(name);     \
+  if (!real) return CUDA_ERROR_NOT_INITIALIZED; \
+  return may_begin() ? real(__VA_ARGS__) : CUDA_ERROR_OUT_OF_MEMORY
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
+  BEGIN(cuCtxCreate, context, flags, device);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+  BEGIN(cuCtxCreate_v2, context, flags, device);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device) {
+  BEGIN(cuCtxCreate_v3, context, affinities, count, flags, device);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device) {
+  BEGIN(cuCtxCreate_v4, context, parameters, flags, device);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  BEGIN(cuDevicePrimaryCtxRetain, context, device);
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
+  BEGIN(cuGreenCtxCreate, context, resources, device, flags);
+}
+
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
+  BEGIN(cuGLCtxCreate, context, flags, device);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+  BEGIN(cuGLCtxCreate_v2, context, flags, device);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, uint32_t display, void *find) {
+  BEGIN(cuVDPAUCtxCreate, context, flags, device, display, find);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, uint32_t display, void *find) {
+  BEGIN(cuVDPAUCtxCreate_v2, context, flags, device, display, find);
+}
 
 static CUcontext context_of(uint64_t pointer) {
   CUcontext context = NULL;

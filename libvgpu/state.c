@@ -298,6 +298,14 @@ uint8_t vgpu_book_number(const struct vgpu_book *book) {
   return (uint8_t)(book - pages.books);
 }
 
+bool vgpu_register_process(void) {
+  bool is_registered = pages.count == 0;
+  for (uint32_t i = 0; i < pages.count; i++) {
+    is_registered |= vgpu_register(&pages.books[i]) == 0;
+  }
+  return is_registered;
+}
+
 struct vgpu_view vgpu_device_view(const struct vgpu_device *device) {
   uint64_t limit_sum = 0, used_sum = 0;
   for (uint32_t i = 0; i < device->place_count; i++) {

@@ -148,6 +148,10 @@ void vgpu_device_find(struct vgpu_device *device, const char *uuid, int containe
 struct vgpu_book *vgpu_book_at(uint8_t number);
 uint8_t vgpu_book_number(const struct vgpu_book *book);
 
+/* Gives this process a slot in every book, whatever GPU it is about to use. False: no book has one for it. Without books
+ * there is nobody to tell. After vgpu_check_fork. */
+bool vgpu_register_process(void);
+
 /* What the device's books say together. */
 struct vgpu_view vgpu_device_view(const struct vgpu_device *device);
 

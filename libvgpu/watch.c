@@ -42,6 +42,7 @@ __attribute__((noinline)) void vgpu_watch_begin(struct vgpu_watched *watched, co
   watched->timed = NULL;
   if (vgpu_capture_has(stream)) return;
   vgpu_check_fork();
+  vgpu_register_process(); /* its context may have come through a door that nobody watches */
   struct vgpu_device *only = __atomic_load_n(&vgpu_only_device, __ATOMIC_ACQUIRE);
   struct vgpu_device *device = only ? only : vgpu_launch_device_slow(stream);
   uint64_t key = vgpu_cost_find(&vgpu_launch_costs, function, blocks, threads)->key;

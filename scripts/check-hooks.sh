@@ -3,14 +3,14 @@
 # Copyright The vgpud Authors
 #
 # check-hooks.sh [LIBRARY...]: every function of the drivers that by its name may take, give back, move, map or tell of
-# memory, or launch or capture work, is a HOOK or a SKIP with a reason in libvgpu/hooks.def, and every name there is one
-# that a driver exports. Judged by the lists of exported names that the simulated GPU is made from, by libvgpu/newer.sym,
-# and by the libraries named (real drivers, say): what they export beyond the lists is judged the same.
+# memory, launch or capture work, or make a context, is a HOOK or a SKIP with a reason in libvgpu/hooks.def, and every name
+# there is one that a driver exports. Judged by the lists of exported names that the simulated GPU is made from, by
+# libvgpu/newer.sym, and by the libraries named (real drivers, say): what they export beyond the lists is judged the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 def=libvgpu/hooks.def
 pattern='Mem|mem|Alloc|Free[^z]|Free$|Pool|Array|Map[^p]|Map$|Mapped|Info[^r]|Info$|Launch|Ipc|Import|Export|CtxCreate'
-pattern+='|CtxDestroy|CtxDetach|CtxAttach|PrimaryCtx|CtxSetLimit|GetProcAddress|GraphInstantiate|GraphUpload|GraphExecUpdate'
+pattern+='|CtxDestroy|GreenCtx$|CtxDetach|CtxAttach|PrimaryCtx|CtxSetLimit|GetProcAddress|GraphInstantiate|GraphUpload|GraphExecUpdate'
 pattern+='|GraphAddNode|NodeSetParams$|ModuleLoad|LibraryLoad|LinkCreate|GraphicsGL|GraphicsEGL|GraphicsVDPAU|GLRegister'
 pattern+='|Captur|GraphExec|NodeSetEnabled|EventRecord|RecordEvent|WaitEvent|StreamDestroy|StreamAddCallback'
 pattern+='|GetFunction$|GetKernel$|EnumerateKernels|EnumerateFunctions|(Func|Kernel)GetName'

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The vgpud Authors
  *
- * page.c - making, checking and reading the two pages; contract in page.h. vgpu_book_open and vgpu_usage_init
- * are in quota.h.
+ * page.c - making, checking and reading the two pages; contract in page.h. vgpu_book_open, vgpu_register
+ * and vgpu_usage_init are in quota.h.
  */
 #include "page.h"
 
@@ -302,6 +302,15 @@ int vgpu_book_open(struct vgpu_book *book, const void *limits, size_t limits_byt
   book->slot_count = VGPU_SLOT_COUNT;
   book->has_traffic = page->abi_version != VGPU_ABI_NO_TRAFFIC;
   return 0;
+}
+
+int vgpu_register(struct vgpu_book *book) {
+  int result = vgpu_slot_enter(book);
+  if (result == 0) {
+    result = vgpu_slot_ensure(book);
+    vgpu_slot_leave(book);
+  }
+  return result;
 }
 
 void vgpu_usage_read_compute(const struct vgpu_usage_page *page, uint32_t device, struct vgpu_compute_view *view) {

@@ -292,7 +292,7 @@ void vgpu_charge(struct vgpu_book *book, uint32_t device, enum vgpu_kind kind, u
   if (device >= book->device_count || (unsigned)kind >= VGPU_KIND_COUNT || vgpu_slot_enter(book) != 0) {
     return;
   }
-  if (is_page(book) && ((book->token != 0 && vgpu_slot_is_ours(book)) || vgpu_slot_attach(book) == 0)) {
+  if (vgpu_slot_ensure(book) == 0) {
     books = own_books(book, device);
     vgpu_count(&books->allocations);
   }

@@ -60,6 +60,12 @@ void vgpu_book_use_file(struct vgpu_book *book, int fd);
 /* Makes an empty usage page of this version in zeroed memory of vgpu_usage_page_bytes. */
 void vgpu_usage_init(void *usage, uint32_t device_count);
 
+/* Takes a slot for this process, with nothing in it, unless it has one: before it uses the GPU in any way, so that
+ * whoever sees it there finds it in the page. 0 (also while the allocation is frozen: the page then says who it is);
+ * -EAGAIN: every slot is taken by a live process, or the process' other threads do not come out of the book; -EPROTO: the
+ * usage page was tampered with. Thread-safe; no system call if it has a slot. */
+int vgpu_register(struct vgpu_book *book);
+
 /* Asks for `bytes` more of `device`. 0: reserved. -ENOMEM: over the limit.
  * -EPROTO: the usage page was tampered with, or the allocation is frozen because it was; -EAGAIN: every slot is
  * taken by a live process; -EINVAL: no such device or kind. Nothing is reserved unless 0 is returned. Thread-safe;

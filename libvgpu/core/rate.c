@@ -68,8 +68,7 @@ static struct vgpu_usage_slot_device *own_books(struct vgpu_rate_book *rate, uin
     return NULL;
   }
   vgpu_store_relaxed(&rate->attached_ns, now_ns);
-  bool ours = vgpu_load_relaxed(&book->usage->magic) == VGPU_USAGE_MAGIC &&
-              ((book->token != 0 && vgpu_slot_is_ours(book)) || vgpu_slot_attach(book) == 0);
+  bool ours = vgpu_slot_ensure(book) == 0;
   struct vgpu_usage_slot *slot = vgpu_slot_at(book, book->slot_index);
   vgpu_slot_leave(book);
   return ours ? vgpu_slot_device(slot, rate->device) : NULL;

@@ -10,6 +10,7 @@
 #ifndef VGPU_SLOT_H
 #define VGPU_SLOT_H
 
+#include <errno.h>
 #include <stdbool.h>
 
 #include "quota.h"
@@ -116,6 +117,15 @@ static inline void vgpu_slot_leave(struct vgpu_book *book) {
 /* Registers this process, or registers it again after a fork, an epoch raise, or the loss of its slot, with all
  * that it holds. Inside the lock. 0 or -EAGAIN. */
 int vgpu_slot_attach(struct vgpu_book *book);
+
+/* Makes sure that this process has a slot, whatever it may reserve. Inside the lock. 0, -EAGAIN, or -EPROTO where the
+ * usage page is none (any more). */
+static inline int vgpu_slot_ensure(struct vgpu_book *book) {
+  if (vgpu_load_relaxed(&book->usage->magic) != VGPU_USAGE_MAGIC) {
+    return -EPROTO;
+  }
+  return book->token != 0 && vgpu_slot_is_ours(book) ? 0 : vgpu_slot_attach(book);
+}
 
 /* Gives up our own slot. Inside the lock. */
 void vgpu_slot_detach(struct vgpu_book *book);

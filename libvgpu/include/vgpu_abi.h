@@ -28,7 +28,7 @@ enum {
   VGPU_UUID_BYTES = 64,    /* "GPU-<36>", "MIG-<36>" or "MIG-GPU-<36>/<gi>/<ci>", NUL padded */
   VGPU_KEY_BYTES = 40,     /* allocation key, text, NUL padded */
   VGPU_LIMITS_PAGE_BYTES = 4096,
-  VGPU_SLOT_COUNT = 256,  /* live processes of one container that may hold device memory at once */
+  VGPU_SLOT_COUNT = 256,  /* live processes of one container that may use GPUs at once */
   VGPU_CLASS_COUNT = 24,  /* classes of operations of a device that are kept */
   VGPU_CLASS_RECENT = 28, /* durations that a class remembers */
   VGPU_CACHE_LINE_BYTES = 64,

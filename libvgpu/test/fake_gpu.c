@@ -121,12 +121,22 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
   NOTE(NULL);
   (void)flags;
   *context = fake_current = calloc(1, sizeof(struct CUctx_st));
   fake_current->device = device;
   return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device) {
+  (void)parameters;
+  return cuCtxCreate_v2(context, flags, device);
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
+  (void)resources;
+  return cuCtxCreate_v2((CUcontext *)context, flags, device);
 }
 
 /* Until all is done that the device was given. */

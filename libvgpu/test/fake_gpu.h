@@ -51,7 +51,7 @@ struct CUgraph_st {
   bool is_spoilt;
 };
 
-extern struct CUctx_st fake_contexts[FAKE_DEVICES]; /* the primary ones */
+EXPORT extern struct CUctx_st fake_contexts[FAKE_DEVICES]; /* the primary ones */
 extern __thread CUcontext fake_current;
 extern int fake_captures; /* under way; atomic */
 

@@ -102,7 +102,9 @@ struct request {
 };
 
 static const struct request requests[] = {
-    {"cuCtxCreate", 11030, 0, "cuCtxCreate_v2", 0},
+    {"cuCtxCreate", 11030, 0, "cuCtxCreate_v2", 1},
+    {"cuCtxCreate", 11040, 0, "cuCtxCreate_v3", 1},
+    {"cuCtxGetCurrent", 11040, 0, "cuCtxGetCurrent", 0},
     {"cuMemAlloc", 2000, 0, "cuMemAlloc", 1},
     {"cuMemAlloc", 3020, 0, "cuMemAlloc_v2", 1},
     {"cuMemFree", 2000, 0, "cuMemFree", 1},

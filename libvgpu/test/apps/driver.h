@@ -18,7 +18,6 @@ CUresult cuInit(unsigned int flags);
 CUresult cuDeviceGet(CUdevice *device, int ordinal);
 CUresult cuDeviceGetName(char *name, int length, CUdevice device);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
-CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuCtxAttach(CUcontext *context, unsigned int flags);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
