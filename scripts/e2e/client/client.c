@@ -10,6 +10,7 @@
 //   client hold BYTES|all    allocate that much (all: as fill does) and keep it until a signal
 //   client loop BYTES        hold BYTES, and allocate and free 1 MiB in turn until a signal; fail if ever given more
 //                            than the total
+//   client context           make a context on the first device and keep it, and nothing else, until a signal
 //   client copy-check BYTES  copy a pattern to the device, across it and back; compare
 //
 // BYTES is a whole number without a unit.
@@ -306,6 +307,13 @@ int main(int argc, char **argv) {
     open_driver();
     use_device(0);
     hold(argument);
+  } else if (strcmp(command, "context") == 0) {
+    sigprocmask(SIG_BLOCK, &held_back, NULL);
+    open_driver();
+    use_device(0);
+    printf("context=1\n");
+    fflush(stdout);
+    wait_for_signal();
   } else if (strcmp(command, "loop") == 0 && argument != NULL) {
     open_driver();
     use_device(0);
@@ -315,7 +323,7 @@ int main(int argc, char **argv) {
     use_device(0);
     copy_check(bytes_of(argument));
   } else {
-    fprintf(stderr, "usage: client info | fill | hold BYTES|all | loop BYTES | copy-check BYTES\n");
+    fprintf(stderr, "usage: client info | fill | hold BYTES|all | context | loop BYTES | copy-check BYTES\n");
     return 2;
   }
   return 0;
