@@ -24,10 +24,11 @@ type options struct {
 	cards, containers int
 	measure, profile  time.Duration
 	warm              time.Duration
+	phase             string   // "": all
 	agent             []string // further flags of the agent
 }
 
-const usageText = `usage: agentbench [--cards N] [--containers N] [--measure D] [--profile D] [--warm D] [--out DIR] [--build DIR] [-- AGENT-FLAG...]
+const usageText = `usage: agentbench [--cards N] [--containers N] [--measure D] [--profile D] [--warm D] [--phase NAME] [--out DIR] [--build DIR] [-- AGENT-FLAG...]
 
 Runs the agent beside containers that rest, and then beside the same ones at work, and prints what it took of one core and of
 memory. Exit code 1: more than the target. Root; needs make build.
@@ -37,6 +38,7 @@ memory. Exit code 1: more than the target. Root; needs make build.
   --measure D     how long each phase is measured, without a profile (1m)
   --profile D     and how long it is profiled after that (3m); 0: not
   --warm D        how long each phase settles before (45s)
+  --phase NAME    idle or light alone
   --out DIR       write agent.json and agent.md there
   --build DIR     where the agent, the library and the simulated GPU are (build)
 `
@@ -53,6 +55,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.DurationVar(&o.measure, "measure", time.Minute, "")
 	flags.DurationVar(&o.profile, "profile", 3*time.Minute, "")
 	flags.DurationVar(&o.warm, "warm", 45*time.Second, "")
+	flags.StringVar(&o.phase, "phase", "", "")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -64,8 +67,10 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("--containers %d: want 1 to %d, a slice for each", o.containers, o.cards*slicesPerCard)
 	case o.measure < time.Second || o.profile < 0 || o.warm < 0:
 		return o, errors.New("--measure wants a second at least, --profile and --warm none below 0")
-	case o.out != "" && (len(o.agent) > 0 || o.measure < time.Minute || o.profile < time.Minute):
-		return o, errors.New("--out is for the agent at its defaults, measured and profiled for a minute each at least")
+	case len(phases(o.phase)) == 0:
+		return o, fmt.Errorf("--phase %s: want idle or light", o.phase)
+	case o.out != "" && (o.phase != "" || len(o.agent) > 0 || o.measure < time.Minute || o.profile < time.Minute):
+		return o, errors.New("--out is for the agent at its defaults, in all phases, measured and profiled for a minute each at least")
 	}
 	return o, nil
 }

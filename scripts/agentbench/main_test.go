@@ -12,13 +12,13 @@ import (
 
 func TestOptions(t *testing.T) {
 	for _, bad := range [][]string{{"--cards", "0"}, {"--cards", "17"}, {"--containers", "81"}, {"--containers", "0"}, {"--measure", "0s"}, {"--profile", "-1s"},
-		{"--out", "x", "--measure", "2s"}, {"--out", "x", "--", "--probes", "off"}, {"--what"}} {
+		{"--out", "x", "--measure", "2s"}, {"--out", "x", "--", "--probes", "off"}, {"--what"}, {"--phase", "busy"}, {"--out", "x", "--phase", "idle"}} {
 		if _, err := parseOptions(bad, io.Discard); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
 	}
-	o, err := parseOptions([]string{"--cards", "2", "--containers", "20", "--", "--probes", "off"}, io.Discard)
-	if err != nil || len(o.agent) != 2 {
+	o, err := parseOptions([]string{"--cards", "2", "--containers", "20", "--phase", "light", "--", "--probes", "off"}, io.Discard)
+	if err != nil || len(o.agent) != 2 || len(phases(o.phase)) != 1 || len(phases("")) != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,11 +36,13 @@ type phase struct {
 	options     []string // of flood
 }
 
-func phases() []phase {
-	return []phase{
+// phases are all of them, or that of a name.
+func phases(name string) []phase {
+	all := []phase{
 		{"idle", "programs that hold a context and memory, and launch one kernel a day", []string{"kernel=busy_1us", "bytes=1048576", "pause_ms=86400000"}},
 		{"light", "each launches ten kernels of 1 ms in a second", []string{"kernel=busy_1ms", "bytes=1048576", "pause_ms=100"}},
 	}
+	return slices.DeleteFunc(all, func(p phase) bool { return name != "" && p.name != name })
 }
 
 // record is one phase.
@@ -65,7 +68,7 @@ type record struct {
 	Go         string   `json:"go"`
 }
 
-// soak runs both phases and returns their records.
+// soak runs the phases and returns their records.
 func soak(ctx context.Context, o options, stdout io.Writer) (records []record, err error) {
 	build, err := benchnode.Snapshot(o.build)
 	if err != nil {
@@ -78,7 +81,7 @@ func soak(ctx context.Context, o options, stdout io.Writer) (records []record, e
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(place)) }()
 	socket := filepath.Join(place, "s")
-	for _, p := range phases() {
+	for _, p := range phases(o.phase) {
 		r, err := runPhase(ctx, o, p, build, place, socket)
 		if err != nil {
 			return records, fmt.Errorf("%s: %w", p.name, err)
