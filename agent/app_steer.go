@@ -31,11 +31,17 @@ import (
 const (
 	beatEvery  = 200 * time.Millisecond
 	retryEvery = time.Second // pages that could not be opened
-	// restsAfter is how long nobody must have wanted GPU time until rounds become glances, one system call for each
-	// allocation: nothing has to be decided as long as nothing in the books changes. fullEvery is how often everything is
-	// read all the same.
-	restsAfter = time.Second
-	fullEvery  = time.Second
+	// restsAfter is how long nobody must have wanted GPU time until rounds become glances, one system call for all
+	// allocations: nothing has to be decided as long as nothing in the books changes, and the driver tells of no use.
+	// fullEvery is how often everything is decided anew all the same. After sleepsAfter there is a glance with each
+	// heartbeat, and all is decided anew every fullSeldom: who wants his share has it without us; what he is lent beyond
+	// comes so much later.
+	restsAfter  = time.Second
+	fullEvery   = time.Second
+	sleepsAfter = 10 * time.Second
+	fullSeldom  = 5 * time.Second
+	// verifyEvery is how often it is looked whether usage pages are still those that are open.
+	verifyEvery = time.Second
 	// unmeasuredAfter is for how long the driver may tell nothing of a GPU before that is said.
 	unmeasuredAfter = 10 * time.Second
 	// Bounds of the pause that decide asks for: the heartbeat is due in between.
@@ -53,6 +59,8 @@ type steerer struct {
 	now     func() time.Duration  // CLOCK_MONOTONIC
 	cuts    func() []steering.Cut // in force for a while; nil: nobody cuts
 
+	handles    []*limiter.Steering // those that tenants have open
+	heads      limiter.Heads
 	tenants    map[string]*tenant       // by key: the committed allocations whose GPU time is limited; nil: never looked
 	revision   uint64                   // of the books, when tenants was made
 	made       uint64                   // pages made by then
@@ -60,7 +68,8 @@ type steerer struct {
 	beatAt     time.Duration            // when the next heartbeat is due
 	unmeasured map[string]time.Duration // since when, by GPU
 	wantedAt   time.Duration            // when GPU time was last wanted, or the loop began
-	fullAt     time.Duration            // when everything is to be read again
+	fullAt     time.Duration            // when everything is to be decided again
+	verifyAt   time.Duration            // when to look again whether usage pages were replaced
 	noted      notes.Notes
 
 	mu   sync.Mutex
@@ -105,11 +114,19 @@ func (s *steerer) run(ctx context.Context) error {
 func (s *steerer) round() time.Duration {
 	now := s.now()
 	followed := s.follow(now)
+	s.heads.Read(s.handles)
 	if !followed && s.rests(now) {
 		s.beat(now, false)
+		if s.sleeps(now) {
+			return longestRest
+		}
 		return min(s.policy.Rest, longestRest)
 	}
 	s.fullAt = now + fullEvery
+	if s.sleeps(now) {
+		s.fullAt = now + fullSeldom
+	}
+	s.verify(now)
 	samples, keys, sampleErr := s.samples.take()
 	var books []monitor.Tenant
 	for key, tenant := range s.tenants {
@@ -139,7 +156,7 @@ func (s *steerer) round() time.Duration {
 // rests says that nothing has happened since the last round, and nothing for some time before it. What is lent stays as long,
 // and is called in by the round that follows the first change.
 func (s *steerer) rests(now time.Duration) bool {
-	if now < s.wantedAt || now-s.wantedAt < restsAfter || now >= s.fullAt || now+fullEvery < s.fullAt {
+	if s.idle(now) < restsAfter || now >= s.fullAt || now+fullSeldom < s.fullAt || s.samples.hasNews() {
 		return false
 	}
 	for _, tenant := range s.tenants {
@@ -148,6 +165,23 @@ func (s *steerer) rests(now time.Duration) bool {
 		}
 	}
 	return true
+}
+
+// idle is for how long nobody has wanted GPU time; negative where the clock was set back.
+func (s *steerer) idle(now time.Duration) time.Duration { return now - s.wantedAt }
+
+// sleeps says that nobody has wanted GPU time for so long that a glance with each heartbeat will do.
+func (s *steerer) sleeps(now time.Duration) bool { return s.wantedAt > 0 && s.idle(now) >= sleepsAfter }
+
+// verify lets go of usage pages that were replaced, when it is time to look.
+func (s *steerer) verify(now time.Duration) {
+	if now < s.verifyAt && now+verifyEvery >= s.verifyAt {
+		return
+	}
+	s.verifyAt = now + verifyEvery
+	for _, handle := range s.handles {
+		handle.Verify()
+	}
 }
 
 // view is the last round, for the metrics.
@@ -188,6 +222,12 @@ func (s *steerer) follow(now time.Duration) bool {
 		if !held[key] {
 			tenant.close()
 			delete(s.tenants, key)
+		}
+	}
+	s.handles = s.handles[:0]
+	for _, tenant := range s.tenants {
+		if tenant.handle != nil {
+			s.handles = append(s.handles, tenant.handle)
 		}
 	}
 	s.noted.Keep(func(key string) bool { return held[key] })

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/decide/steering"
+	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/limiter"
@@ -276,16 +277,23 @@ func TestSteerContinuesAfterARestart(t *testing.T) {
 	}
 }
 
-// A usage page that is cut, or gone, makes no fault of steering: the tick tells and mends it.
+// A usage page that is cut, or gone, makes no fault of steering: the tick tells and mends it. That it is cut is seen at once,
+// that it is gone, which no container can do, within verifyEvery.
 func TestSteerOnDamagedUsage(t *testing.T) {
 	b := newSteerBench(t, elastic, gpuA)
 	record := b.grant(ledger.SliceID(gpuA, 0))
+	now := limiter.MonotonicNow()
+	b.steer.now = func() time.Duration { return now }
 	b.steer.round()
 	usage := filepath.Join(store.Directory(record), limiter.UsageFile)
-	for _, damage := range []func() error{func() error { return os.Truncate(usage, 10) }, func() error { return os.Remove(usage) }} {
-		if err := damage(); err != nil {
+	for _, damage := range []struct {
+		do   func() error
+		seen time.Duration // after so long
+	}{{func() error { return os.Truncate(usage, 10) }, 0}, {func() error { return os.Remove(usage) }, verifyEvery}} {
+		if err := damage.do(); err != nil {
 			t.Fatal(err)
 		}
+		now += damage.seen
 		b.steer.round()
 		if tenants := b.steer.view().Seen.Tenants; len(tenants) != 1 || tenants[0].Known || tenants[0].SharePPM != 100_000 {
 			t.Errorf("%+v", tenants)
@@ -431,8 +439,8 @@ func launchFor(pacer *limiter.Pacer, now, amount time.Duration) {
 	}
 }
 
-// While nobody has wanted anything for a second rounds cost a glance, the heart beats on, and the first round after
-// something happened is a whole one again.
+// While nobody has wanted anything for a second rounds cost a glance, after ten a glance with each heartbeat; the heart beats
+// on, and the first round after something happened is a whole one again.
 func TestSteerRests(t *testing.T) {
 	b := newSteerBench(t, elastic, gpuA)
 	record, other := b.grant(ledger.SliceID(gpuA, 0)), b.grant(ledger.SliceID(gpuA, 1))
@@ -453,6 +461,13 @@ func TestSteerRests(t *testing.T) {
 	}
 	if whole, beats := rounds(5 * time.Second); whole < 4 || whole > 7 || beats < 10 {
 		t.Errorf("at rest: %d whole rounds and %d beats in 5 s, want one a second and at least two beats", whole, beats)
+	}
+	rounds(5 * time.Second)
+	if whole, beats := rounds(20 * time.Second); whole < 3 || whole > 5 || beats < 40 {
+		t.Errorf("asleep: %d whole rounds and %d beats in 20 s, want one in five seconds and at least two beats a second", whole, beats)
+	}
+	if next := b.steer.round(); next != longestRest || next > 2*beatEvery {
+		t.Errorf("asleep: the next glance is in %s", next)
 	}
 	book, err := limiter.OpenBook(store.Directory(other))
 	if err != nil {
@@ -478,5 +493,44 @@ func TestSteerRests(t *testing.T) {
 	b.steer.round()
 	if tenants := b.steer.view().Seen.Tenants; b.steer.view().Rounds != before+1 || tenants[0].Known && tenants[1].Known {
 		t.Errorf("a page was cut: %+v", tenants)
+	}
+}
+
+// Use that only the driver tells of is a reason for a whole round, and so is a driver that begins to fail, or answers again.
+func TestSteerRestsUntilTheDriverTells(t *testing.T) {
+	b := newSteerBench(t, elastic, gpuA)
+	b.grant(ledger.SliceID(gpuA, 0))
+	b.steer.samples = newSampler(nil, nil)
+	now := limiter.MonotonicNow()
+	b.steer.now = func() time.Duration { return now }
+	for end := now + 2*sleepsAfter; now < end; {
+		now += b.steer.round()
+	}
+	for ; now < b.steer.fullAt; now += b.steer.round() {
+	}
+	now += b.steer.round()
+	wholeAfter := func(tell func(*sampler)) bool {
+		b.steer.samples.mu.Lock()
+		tell(b.steer.samples)
+		b.steer.samples.mu.Unlock()
+		before := b.steer.view().Rounds
+		now += b.steer.round()
+		return b.steer.view().Rounds > before
+	}
+	for _, step := range []struct {
+		name string
+		tell func(*sampler)
+		want bool
+	}{
+		{"nothing", func(*sampler) {}, false},
+		{"no use", func(s *sampler) { s.pending = []source.ProcessUtilization{{GPUUUID: gpuA, PID: 7}} }, false},
+		{"use", func(s *sampler) { s.pending = []source.ProcessUtilization{{GPUUUID: gpuA, PID: 7, Busy: 0.1}} }, true},
+		{"a fault", func(s *sampler) { s.err = errors.New("no driver") }, true},
+		{"the same fault", func(*sampler) {}, false},
+		{"no fault", func(s *sampler) { s.err = nil }, true},
+	} {
+		if got := wholeAfter(step.tell); got != step.want {
+			t.Errorf("%s: a whole round: %t, want %t", step.name, got, step.want)
+		}
 	}
 }

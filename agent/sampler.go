@@ -36,6 +36,7 @@ type sampler struct {
 	pending []source.ProcessUtilization
 	keys    map[int][]string // of the processes that pending names
 	err     error            // of the last look
+	told    error            // of the last look that was taken
 	hurried bool
 }
 
@@ -78,17 +79,32 @@ func (s *sampler) look(ctx context.Context) {
 	maps.Copy(s.keys, keys)
 }
 
+// hasNews says that take has to tell of use, or that the driver's state has changed.
+func (s *sampler) hasNews() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return (s.err == nil) != (s.told == nil) ||
+		slices.ContainsFunc(s.pending, func(sample source.ProcessUtilization) bool { return sample.Busy > 0 })
+}
+
 // pause waits for the next look: sampleEvery while samples are wanted often, else sampleIdleEvery, or until they are.
 func (s *sampler) pause(ctx context.Context, began time.Time) {
-	if s.wait(ctx, began.Add(sampleEvery), nil); s.isHurried() {
-		return
+	if !s.isHurried() {
+		s.wait(ctx, began.Add(sampleIdleEvery), s.wake)
 	}
-	s.wait(ctx, began.Add(sampleIdleEvery), s.wake)
+	s.wait(ctx, began.Add(sampleEvery), nil) // past already, but for one that was woken early
 }
 
 // wait returns at until, when woken, or when ctx ends.
 func (s *sampler) wait(ctx context.Context, until time.Time, wake <-chan struct{}) {
-	timer := time.NewTimer(time.Until(until))
+	left := time.Until(until)
+	if left <= 0 {
+		return
+	}
+	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -111,7 +127,7 @@ func (s *sampler) take() ([]source.ProcessUtilization, map[int][]string, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	samples, keys := s.pending, s.keys
-	s.pending, s.keys = nil, map[int][]string{}
+	s.pending, s.keys, s.told = nil, map[int][]string{}, s.err
 	return samples, keys, s.err
 }
 

@@ -13,9 +13,9 @@
 //	DIR/limits  written by this package, mounted read-only into the container
 //	DIR/usage   written by the container's processes; every byte of it is hostile here
 //
-// A usage page is read with pread into private memory and checked there; it is never mapped (a container that
-// truncates the file would kill a reader that maps it), and no lock on it is ever waited for. Files are opened
-// through a handle of their directory, without following links.
+// A usage page is read with pread into private memory and checked there, or the kernel copies it there out of a mapping (Heads);
+// nobody here touches such a mapping (a container that truncates the file would kill him), and no lock on a page is ever
+// waited for. Files are opened through a handle of their directory, without following links.
 //
 // GPU time is granted in the limits page (Compute), steered through a handle that is kept open (Steering: rates out, meters
 // in), and bought by the processes without asking anybody (Pacer is that side, in virtual time).

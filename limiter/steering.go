@@ -23,8 +23,10 @@ type Steering struct {
 	handle *os.File // of the directory
 	mapped []byte   // the limits page
 	usage  *os.File // nil: to be opened
-	head   page     // of the usage page: header and compute books
-	glance []byte   // room for another look at them
+	seen   []byte   // the usage page's head, mapped for Heads, which alone may read it; nil: not mapped
+	head   page     // of the usage page: header and compute books, as of the last Meter
+	glance page     // as of the last Heads.Read,
+	fresh  bool     // which came whole, and which no Meter has told of yet
 	limits Limits   // when the handle was opened
 }
 
@@ -114,8 +116,8 @@ func (s *Steering) SetCompute(device int, compute Compute, now time.Duration) er
 // Beat tells the processes that somebody steers. At least twice a second.
 func (s *Steering) Beat() { beat(s.mapped) }
 
-// Meter reads the compute books, in the order of the limits page. Errors as ReadUsage, of the head of the page only. A
-// usage page that was replaced is opened again.
+// Meter reads the compute books, in the order of the limits page: those of the last Heads.Read, once, or else those of now.
+// Errors as ReadUsage, of the head of the page only. A usage page that was replaced is opened again.
 func (s *Steering) Meter(now time.Duration) ([]ComputeUsage, error) {
 	if err := s.readHead(); err != nil {
 		return nil, fmt.Errorf("read meter: %w", err)
@@ -128,28 +130,36 @@ func (s *Steering) Meter(now time.Duration) ([]ComputeUsage, error) {
 }
 
 func (s *Steering) readHead() error {
-	if s.usage != nil {
-		var kept unix.Stat_t
-		if err := unix.Fstat(int(s.usage.Fd()), &kept); err != nil || kept.Nlink == 0 { // removed, or replaced
-			s.usage.Close()
-			s.usage = nil
-		}
+	if s.fresh {
+		s.head, s.glance, s.fresh = s.glance, s.head, false
+		return s.checkHead()
 	}
+	s.Verify()
 	if s.usage == nil {
 		file, err := openFile(s.handle, UsageFile, unix.O_RDONLY)
 		if err != nil {
 			return err
 		}
 		s.usage = file
+		if seen, err := unix.Mmap(int(file.Fd()), 0, len(s.head.bytes()), unix.PROT_READ, unix.MAP_SHARED); err == nil {
+			s.seen = seen
+		}
 	}
 	_, err := s.usage.ReadAt(s.head.bytes(), 0)
 	if errors.Is(err, io.EOF) {
 		return &TamperError{DamageCut, UsageFile + " is shorter than its head"}
 	}
-	if err == nil && !isUsageHead(s.head, s.limits) {
+	if err != nil {
+		return err
+	}
+	return s.checkHead()
+}
+
+func (s *Steering) checkHead() error {
+	if !isUsageHead(s.head, s.limits) {
 		return &TamperError{DamageHeader, "the header of the usage page is not the one it was created with"}
 	}
-	return err
+	return nil
 }
 
 // Close closes the handle; what was published stays in force.
@@ -158,11 +168,10 @@ func (s *Steering) Close() error {
 	if s.mapped != nil {
 		errs = append(errs, unix.Munmap(s.mapped))
 	}
-	for _, file := range []*os.File{s.usage, s.handle} {
-		if file != nil {
-			errs = append(errs, file.Close())
-		}
+	errs = append(errs, s.forget())
+	if s.handle != nil {
+		errs = append(errs, s.handle.Close())
 	}
-	s.mapped, s.usage, s.handle = nil, nil, nil
+	s.mapped, s.handle = nil, nil
 	return errors.Join(errs...)
 }
