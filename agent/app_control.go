@@ -26,6 +26,7 @@ import (
 type tickResult struct {
 	snapshot  *monitor.Snapshot
 	decisions decide.Decisions
+	gpus      []monitor.GPU // of the snapshot, and those that are gone from it, as they were seen last
 	slices    []metrics.SliceCounts
 	since     map[string]time.Time // of the state of each card's health
 }
@@ -83,7 +84,7 @@ func (a *app) controlView() *control.View {
 	} else {
 		view.Probes.Mode = "off"
 	}
-	for _, gpu := range tick.snapshot.GPUs {
+	for _, gpu := range tick.gpus {
 		view.GPUs = append(view.GPUs, a.controlGPU(gpu, tick, contention, watch))
 	}
 	slices.SortStableFunc(view.GPUs, func(x, y control.GPU) int { return x.Index - y.Index })
@@ -112,7 +113,7 @@ func controlSources(tick *tickResult, outside metrics.Outside) []control.Source 
 	for _, status := range slices.Concat(tick.snapshot.Sources, outside.Sources) {
 		if !known[status.Name] {
 			known[status.Name] = true
-			list = append(list, control.Source{Name: status.Name, Up: status.Up, Absent: status.Absent, Error: status.Error})
+			list = append(list, control.Source{Name: status.Name, Up: status.Up, Absent: status.Absent, NotAsked: status.NotAsked, Error: status.Error})
 		}
 	}
 	return list
@@ -147,9 +148,12 @@ func (a *app) controlFindings(view *control.View, last *outsideLook) {
 func (a *app) keepTick(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 	result := &tickResult{snapshot: snapshot, decisions: decisions, slices: countSlices(a.server.Slices(), a.books.Held()),
 		since: map[string]time.Time{}}
+	var seen []monitor.GPU
 	if before := a.ticked.Load(); before != nil {
 		maps.Copy(result.since, before.since)
+		seen = before.gpus
 	}
+	result.gpus = knownGPUs(snapshot, decisions.GPUs, seen)
 	for _, transition := range decisions.Transitions {
 		result.since[transition.UUID] = snapshot.At
 	}
@@ -159,4 +163,33 @@ func (a *app) keepTick(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 		}
 	}
 	a.ticked.Store(result)
+}
+
+// knownGPUs are the cards of a snapshot, and those that are judged although the driver no longer tells of them: who looks for
+// slices that went has to find their card. seen are the known cards of the tick before.
+func knownGPUs(snapshot *monitor.Snapshot, verdicts []decide.GPUVerdict, seen []monitor.GPU) []monitor.GPU {
+	known := slices.Clone(snapshot.GPUs)
+	for _, verdict := range verdicts {
+		is := func(gpu monitor.GPU) bool { return gpu.UUID == verdict.UUID }
+		if slices.ContainsFunc(known, is) {
+			continue
+		}
+		gone := monitor.GPU{UUID: verdict.UUID, Index: -1, UsableBytes: verdict.UsableBytes, NUMANode: verdict.NUMANode}
+		if at := slices.IndexFunc(seen, is); at >= 0 {
+			gone.Index, gone.Model, gone.TotalBytes = seen[at].Index, seen[at].Model, seen[at].TotalBytes
+		}
+		for _, allocation := range snapshot.Allocations {
+			for _, share := range allocation.GPUs {
+				if share.GPUUUID == verdict.UUID {
+					gone.HeldBytes += share.LimitBytes
+				}
+			}
+		}
+		gone.Detail = "the driver does not answer for it"
+		if snapshot.SourceUp(monitor.SourceNVML) {
+			gone.Detail = "the driver no longer lists it"
+		}
+		known = append(known, gone)
+	}
+	return known
 }
