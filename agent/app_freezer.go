@@ -61,9 +61,20 @@ func (a *app) thaw(_ context.Context, request control.ThawRequest) (control.Thaw
 	}
 	thawed, err := a.freezer.Thaw(freezer.Named(request))
 	if err == nil && len(thawed) == 0 {
-		err = fmt.Errorf("no such container: %w", control.ErrNotFrozen)
+		err = nothingThawed(request)
 	}
 	return control.ThawReply{Containers: thawed}, err
+}
+
+// nothingThawed says of which name there is nothing to thaw.
+func nothingThawed(request control.ThawRequest) error {
+	switch {
+	case request.Container != "":
+		return fmt.Errorf("container %q is %w: vgpud top --once lists those that are", request.Container, control.ErrNotFrozen)
+	case request.Allocation != "":
+		return fmt.Errorf("whoever holds allocation %q is %w: vgpud top --once lists those who are", request.Allocation, control.ErrNotFrozen)
+	}
+	return fmt.Errorf("no container is there to thaw: %w", control.ErrNotFrozen)
 }
 
 // podsKept are the pods that the kubelet keeps, by UID; nil where nobody knows.

@@ -200,7 +200,9 @@ type Source struct {
 	Name   string `json:"name"`
 	Up     bool   `json:"up"`
 	Absent bool   `json:"absent"` // the agent runs without it
-	Error  string `json:"error,omitempty"`
+	// NotAsked says that it was left out because another source, which is down, knows what to ask it for.
+	NotAsked bool   `json:"not_asked,omitempty"`
+	Error    string `json:"error,omitempty"`
 }
 
 // Finding is something that a witness saw and that no slice accounts for.

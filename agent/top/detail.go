@@ -73,13 +73,13 @@ func healthText(now time.Time, health control.Health) string {
 	return text
 }
 
-// evidenceText names the tenants as people do.
+// evidenceText is the agent's own text, which names the tenants; without one the figures, and the names as people have them.
 func evidenceText(view *control.View, e *control.Evidence) string {
-	text := e.Text
-	if text == "" {
-		text = fmt.Sprintf("%s avg10 %s avg60 %s, card at %s, baseline of %d samples", e.Resource, percent(e.Avg10), percent(e.Avg60),
-			percent(e.DeviceRatio), e.Samples)
+	if e.Text != "" {
+		return e.Text
 	}
+	text := fmt.Sprintf("%s avg10 %s avg60 %s, card at %s, baseline of %d samples", e.Resource, percent(e.Avg10), percent(e.Avg60),
+		percent(e.DeviceRatio), e.Samples)
 	if e.Victim != "" {
 		text += "; victim " + nameOf(view, e.Victim)
 	}

@@ -196,6 +196,7 @@ func (m *model) press(msg tea.KeyPressMsg) tea.Cmd {
 		return tea.Suspend
 	case key.Matches(msg, k.help):
 		m.helping = !m.helping
+		m.pane.GotoTop()
 	case key.Matches(msg, k.clear):
 		m.escape()
 	case key.Matches(msg, k.fetch):
@@ -233,6 +234,7 @@ func (m *model) escape() {
 	switch {
 	case m.helping:
 		m.helping = false
+		m.pane.GotoTop()
 	case m.detail:
 		m.detail = false
 	default:

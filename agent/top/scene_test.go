@@ -35,7 +35,8 @@ func node() *control.View {
 	view := &control.View{
 		Version: control.Version, Time: noon, Node: "gpu-node-1", Agent: control.Agent{Version: "devel", Revision: "abc", PID: 4711, StartTime: noon.Add(-time.Hour)},
 		Contention: control.Contention{Mode: "health", Preset: "default"}, Probes: control.Probes{Mode: "sampled", Reason: "no CAP_PERFMON"},
-		Sources: []control.Source{{Name: "nvml", Up: true}, {Name: "kubelet", Error: "dial: connection refused"}, {Name: "mps", Absent: true}},
+		Sources: []control.Source{{Name: "nvml", Up: true}, {Name: "kubelet", Error: "dial: connection refused"},
+			{Name: "pods", NotAsked: true, Error: "not asked: the kubelet's record cannot be read"}, {Name: "mps", Absent: true}},
 	}
 	view.GPUs = []control.GPU{
 		{UUID: "GPU-0aaa", Index: 0, Model: "NVIDIA A100-SXM4-80GB", MemoryTotalBytes: 80 << 30, MemoryUsedBytes: 12 << 30, MemoryUsableBytes: 79 << 30,
@@ -154,15 +155,19 @@ func (s *shown) look() {
 // press presses keys: each is a character, or a name such as "enter".
 func (s *shown) press(keys ...string) {
 	s.t.Helper()
+	send := func(key tea.KeyPressMsg) {
+		s.send(key)
+		s.screen() // bubbletea draws after each message, and what scrolls is known by drawing
+	}
 	codes := map[string]rune{"enter": tea.KeyEnter, "tab": tea.KeyTab, "esc": tea.KeyEscape, "up": tea.KeyUp, "down": tea.KeyDown, "home": tea.KeyHome,
 		"end": tea.KeyEnd, "pgup": tea.KeyPgUp, "pgdown": tea.KeyPgDown, "backspace": tea.KeyBackspace, "space": tea.KeySpace}
 	for _, name := range keys {
 		if code, named := codes[name]; named {
-			s.send(tea.KeyPressMsg{Code: code})
+			send(tea.KeyPressMsg{Code: code})
 			continue
 		}
 		for _, char := range name {
-			s.send(tea.KeyPressMsg{Code: char, Text: string(char)})
+			send(tea.KeyPressMsg{Code: char, Text: string(char)})
 		}
 	}
 }

@@ -69,7 +69,7 @@ func (m *model) headline() string {
 		return "vgpud top"
 	}
 	v := m.view
-	parts := []string{"vgpud top", v.Node, v.Time.Local().Format("15:04:05"), fmt.Sprintf("%d GPUs", len(v.GPUs)), fmt.Sprintf("%d slices", len(v.Slices)),
+	parts := []string{"vgpud top", v.Node, v.Time.Local().Format("15:04:05"), counted(len(v.GPUs), "GPU"), counted(len(v.Slices), "slice"),
 		"contention " + or(v.Contention.Mode, unknown), "probes " + or(v.Probes.Mode, unknown), "agent " + v.Agent.Version}
 	return strings.Join(parts, " · ")
 }
@@ -84,11 +84,7 @@ func (m *model) notices() []string {
 		if m.fault == nil && !m.paused && m.now().Sub(v.Time) > staleAfter {
 			texts = append(texts, fmt.Sprintf("the agent answers, but has looked at nothing for %s", ago(m.now(), v.Time)))
 		}
-		for _, source := range v.Sources {
-			if !source.Up && !source.Absent {
-				texts = append(texts, fmt.Sprintf("source %s is down: %s", source.Name, source.Error))
-			}
-		}
+		texts = append(texts, sourceTexts(v.Sources)...)
 		for _, finding := range v.Findings {
 			texts = append(texts, findingText(finding))
 		}
@@ -232,19 +228,7 @@ func (m *model) paneLines(room int) []string {
 	} else {
 		content = []string{"nothing is selected"}
 	}
-	m.pane.SetWidth(m.width)
-	m.pane.SetHeight(max(0, room-1))
-	m.pane.SetContentLines(content)
-	rule := "── why "
-	if hidden := len(content) - m.pane.Height(); hidden > 0 {
-		rule += fmt.Sprintf("(%d to %d of %d lines, [ and ] scroll) ", m.pane.YOffset()+1, min(len(content), m.pane.YOffset()+m.pane.Height()), len(content))
-	}
-	rule = m.cut(rule + strings.Repeat("─", max(0, m.width-lipgloss.Width(rule))))
-	lines := []string{m.styles.tones[faint].Render(rule)}
-	for line := range strings.SplitSeq(m.pane.View(), "\n") {
-		lines = append(lines, m.cut(line))
-	}
-	return clip(lines, room)
+	return m.scrolling("why", content, room)
 }
 
 func (m *model) helpLines(room int) []string {
@@ -265,11 +249,24 @@ func (m *model) helpLines(room int) []string {
 	for paragraph := range strings.SplitSeq(Legend, "\n") {
 		lines = append(lines, strings.Split(ansi.Wrap(paragraph, m.width, ""), "\n")...)
 	}
-	lines = clip(lines, room)
-	for i, line := range lines {
-		lines[i] = m.cut(line)
+	return m.scrolling("help", lines, room)
+}
+
+// scrolling is content under a rule, of which [ and ] show what does not fit.
+func (m *model) scrolling(title string, content []string, room int) []string {
+	m.pane.SetWidth(m.width)
+	m.pane.SetHeight(max(0, room-1))
+	m.pane.SetContentLines(content)
+	rule := "── " + title + " "
+	if hidden := len(content) - m.pane.Height(); hidden > 0 {
+		rule += fmt.Sprintf("(%d to %d of %d lines, [ and ] scroll) ", m.pane.YOffset()+1, min(len(content), m.pane.YOffset()+m.pane.Height()), len(content))
 	}
-	return lines
+	rule = m.cut(rule + strings.Repeat("─", max(0, m.width-lipgloss.Width(rule))))
+	lines := []string{m.styles.tones[faint].Render(rule)}
+	for line := range strings.SplitSeq(m.pane.View(), "\n") {
+		lines = append(lines, m.cut(line))
+	}
+	return clip(lines, room)
 }
 
 func (m *model) footer() []string {

@@ -27,7 +27,7 @@ const framesPerSecond = 20
 // Legend says what the columns mean; the help of `vgpud top` and its help screen have it.
 const Legend = `SHARE is the GPU time that a slice used, GRANT what it was granted, RATE what is in force now (more: lent to it), WAIT the time in which its launches waited for the share. That is what shares are for, and no fault.
 DRAM, PCIe> (host to card) and PCIe< are parts of what the card can do. Behind a slice's part is how sure that is, 0 to 1; ? is traffic that cannot be said to be its own, – is not known.
-PRESSURE is the time lost to others in the last 10 s, on the resource where most is lost; "why" has all of it as in /proc/pressure.
+PRESSURE is the time lost to others in the last 10 s, on the resource where most is lost (pcie_rx: PCIe>, pcie_tx: PCIe<); "why" has all of it as in /proc/pressure.
 VERDICT: victim, antagonist, held (waits for its share), over-share, over-limit, tampered, frozen, cut.`
 
 // Options are how a view is shown live.
@@ -94,6 +94,9 @@ func plainLines(view *control.View) []string {
 	}
 	for _, row := range slices {
 		for _, verdict := range row.Verdicts {
+			if row.gpu != nil && row.gpu.Contended && row.gpu.Evidence != nil && verdict.Why == row.gpu.Evidence.Text {
+				continue // the card's line says it, with both names
+			}
 			notes = append(notes, fmt.Sprintf("%s on GPU %s: %s: %s", row.name(), row.gpuName(), verdict.Kind, verdict.Why))
 		}
 	}
@@ -103,11 +106,7 @@ func plainLines(view *control.View) []string {
 	for _, text := range view.Probes.Unobservable {
 		notes = append(notes, "probes: cannot see "+text)
 	}
-	for _, source := range view.Sources {
-		if !source.Up && !source.Absent {
-			notes = append(notes, fmt.Sprintf("source %s is down: %s", source.Name, source.Error))
-		}
-	}
+	notes = append(notes, sourceTexts(view.Sources)...)
 	for _, finding := range view.Findings {
 		notes = append(notes, findingText(finding))
 	}
@@ -132,6 +131,16 @@ func plainTable[T any](columns []column[T], rows []T, empty string) []string {
 	return lines
 }
 
+// sourceTexts has a line for each source that is down by itself: one that is not asked because of another is not told apart.
+func sourceTexts(sources []control.Source) (texts []string) {
+	for _, source := range sources {
+		if !source.Up && !source.Absent && !source.NotAsked {
+			texts = append(texts, fmt.Sprintf("source %s is down: %s", source.Name, source.Error))
+		}
+	}
+	return texts
+}
+
 // findingText is what a witness found, in one line.
 func findingText(f control.Finding) string {
 	where := f.Container
@@ -147,6 +156,9 @@ func findingText(f control.Finding) string {
 	}
 	if f.Detail != "" {
 		text += ": " + f.Detail
+	}
+	if f.Action == "kill" { // who is frozen has a line of its own
+		text += "; killed"
 	}
 	return text
 }

@@ -87,6 +87,7 @@ func TestPictures(t *testing.T) {
 		"why-low":      {80, 16, node, []string{"enter", "]]]"}},
 		"help":         {100, 40, node, []string{"?"}},
 		"help-narrow":  {44, 40, node, []string{"?"}},
+		"help-low":     {40, 12, node, []string{"?", "]]]]]]]]]]"}},
 		"no-slices":    {80, 24, func() *control.View { v := node(); v.Slices = nil; return v }, nil},
 		"nothing":      {80, 24, func() *control.View { return &control.View{Version: 1, Time: noon} }, []string{"tab", "enter"}},
 	} {
@@ -407,6 +408,28 @@ type failingWriter struct{}
 
 // Write implements io.Writer.
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// TestEvidenceIsSaidOnce: the agent's text has both names, and is the why of both verdicts too.
+func TestEvidenceIsSaidOnce(t *testing.T) {
+	view := node()
+	const text = "ml/train-7/main lost 41 % to dram; antagonist ml/stream-0/copy"
+	view.GPUs[0].Evidence.Text, view.Slices[0].Verdicts[0].Why, view.Slices[1].Verdicts[0].Why = text, text, text
+	all := strings.Join(plainLines(view), "\n")
+	if strings.Count(all, text) != 1 || strings.Contains(all, text+"; victim") {
+		t.Error(all)
+	}
+	if detail := strings.Join(sliceDetail(sliceRow{&view.Slices[0], &view.GPUs[0]}, 200), "\n"); !strings.Contains(detail, "victim: "+text) {
+		t.Error(detail)
+	}
+}
+
+// TestKilledIsSaid: killing leaves nothing to look at but the finding.
+func TestKilledIsSaid(t *testing.T) {
+	finding := control.Finding{Kind: "no-slot", Action: "kill", Detail: "d"}
+	if text := findingText(finding); !strings.HasSuffix(text, ": d; killed") {
+		t.Error(text)
+	}
+}
 
 func TestFigures(t *testing.T) {
 	for got, want := range map[string]string{
