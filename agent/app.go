@@ -31,6 +31,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/events"
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/metrics"
@@ -60,13 +61,13 @@ type parts struct {
 	samples    source.Utilizations // of use of GPU time; NVML's where gpus is nil, as the two below
 	devices    source.Devices
 	memories   source.ProcessMemories
-	health     *decide.HealthPolicy // nil: of the configuration
-	contend    contender            // nil: contention.Judge
-	procRoot   string               // "": "/"
-	mountPages func(string) error   // nil: a tmpfs of bounded size
-	timing     plugin.Timing        // of the registration
-	now        func() time.Time     // nil: time.Now
-	releaseAge time.Duration        // 0: releaseAge
+	health     *health.Policy     // nil: of the configuration
+	contend    contender          // nil: contention.Judge
+	procRoot   string             // "": "/"
+	mountPages func(string) error // nil: a tmpfs of bounded size
+	timing     plugin.Timing      // of the registration
+	now        func() time.Time   // nil: time.Now
+	releaseAge time.Duration      // 0: releaseAge
 }
 
 // app is the running daemon.

@@ -15,6 +15,7 @@ import (
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
@@ -180,14 +181,14 @@ type sliceFacts struct {
 	rates     map[streamID]streamRates
 	concluded map[streamID]contention.Slice
 	cuts      map[streamID]float64
-	evidence  map[string]decide.Evidence // of contended cards
+	evidence  map[string]health.Evidence // of contended cards
 	verdicts  map[string]decide.AllocationVerdict
 	name      func(key string) string
 }
 
 func (a *app) sliceFacts(tick *tickResult, judged metrics.Contention, watch *watched) sliceFacts {
 	facts := sliceFacts{compute: map[streamID]steering.Verdict{}, concluded: map[streamID]contention.Slice{},
-		cuts: map[streamID]float64{}, evidence: map[string]decide.Evidence{}, verdicts: map[string]decide.AllocationVerdict{},
+		cuts: map[streamID]float64{}, evidence: map[string]health.Evidence{}, verdicts: map[string]decide.AllocationVerdict{},
 		name: func(key string) string { return key }}
 	if a.steer != nil {
 		for _, verdict := range a.steer.view().Verdicts {

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/events"
 	"github.com/vgpud/vgpud/agent/metrics"
@@ -52,17 +53,17 @@ const mostUntold = 256
 // transitions wait for the tick that acts on them. They are safe for concurrent use.
 type transitions struct {
 	mu   sync.Mutex
-	list []decide.ContentionTransition
+	list []health.Transition
 }
 
-func (t *transitions) add(list []decide.ContentionTransition) {
+func (t *transitions) add(list []health.Transition) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.list = append(t.list, list...)
 	t.list = t.list[max(0, len(t.list)-mostUntold):]
 }
 
-func (t *transitions) take() []decide.ContentionTransition {
+func (t *transitions) take() []health.Transition {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := t.list
@@ -71,7 +72,7 @@ func (t *transitions) take() []decide.ContentionTransition {
 }
 
 // untoldTransitions takes those that no tick has told of. Those verdicts that are read afterwards have them.
-func (a *app) untoldTransitions() []decide.ContentionTransition {
+func (a *app) untoldTransitions() []health.Transition {
 	if a.watch == nil {
 		return nil
 	}
@@ -80,10 +81,10 @@ func (a *app) untoldTransitions() []decide.ContentionTransition {
 
 // tellTransitions tells of cards that became contended or recovered, with what followed: slices are withdrawn only where
 // the fuse lets any go and the card has no other fault. before is what the last tick decided.
-func (a *app) tellTransitions(list []decide.ContentionTransition, decisions, before decide.Decisions) {
+func (a *app) tellTransitions(list []health.Transition, decisions, before decide.Decisions) {
 	for _, transition := range list {
 		from := decisions
-		if transition.Kind == decide.TransitionRecovered {
+		if transition.Kind == health.TransitionRecovered {
 			from = before
 		}
 		a.tellContention(transition, withdrawn(from, transition.UUID) > 0)
@@ -101,9 +102,9 @@ func withdrawn(decisions decide.Decisions, uuid string) int {
 }
 
 // tellContention tells of a card that became contended or recovered.
-func (a *app) tellContention(transition decide.ContentionTransition, withdrawn bool) {
-	begins := transition.Kind == decide.TransitionContended
-	if a.events == nil || !begins && transition.Kind != decide.TransitionRecovered {
+func (a *app) tellContention(transition health.Transition, withdrawn bool) {
+	begins := transition.Kind == health.TransitionContended
+	if a.events == nil || !begins && transition.Kind != health.TransitionRecovered {
 		return
 	}
 	found := transition.Evidence

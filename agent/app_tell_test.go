@@ -20,6 +20,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/health"
 )
 
 // noticeBoard is an API server that takes events.
@@ -110,7 +111,7 @@ func TestContentionIsToldWithWhatFollows(t *testing.T) {
 func TestUntoldTransitionsAreBounded(t *testing.T) {
 	var waiting transitions
 	for n := range 3 * mostUntold {
-		waiting.add([]decide.ContentionTransition{{UUID: fmt.Sprint(n)}})
+		waiting.add([]health.Transition{{UUID: fmt.Sprint(n)}})
 	}
 	if list := waiting.take(); len(list) != mostUntold || list[mostUntold-1].UUID != fmt.Sprint(3*mostUntold-1) {
 		t.Errorf("%d wait", len(list))

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
@@ -108,7 +109,7 @@ func (a *app) hurryTick() {
 }
 
 // contended are the verdicts that a card's health follows; none where contention is only reported.
-func (a *app) contended() []decide.ContentionVerdict {
+func (a *app) contended() []health.Verdict {
 	if a.watch == nil || a.config.Contention != contentionHealth {
 		return nil
 	}

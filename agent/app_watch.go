@@ -3,7 +3,7 @@
 
 // app_watch.go watches contention: once a second it looks at the counters of all cards and at the traffic that the
 // containers' pages tell of, five times a second at the cards that decide asks for; contention.Judge says who slows whom,
-// decide.JudgeContention whether a card is contended. One goroutine beside tick and steering. It waits for the driver no
+// health.Judge whether a card is contended. One goroutine beside tick and steering. It waits for the driver no
 // longer than its sampler's patience; what the driver does not tell is missing from the look, which is made all the same.
 // The tick takes the verdicts, steering takes the cuts.
 
@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/amount"
-	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
@@ -37,7 +37,7 @@ import (
 type watched struct {
 	seen      *monitor.Contention // of all cards, those of older looks included
 	concluded contention.Result
-	health    decide.HealthVerdicts
+	health    health.Verdicts
 	moved     map[metrics.Move]uint64     // transitions since the agent started
 	changes   map[string]contentionChange // the newest of each card
 	rates     map[streamID]streamRates
@@ -49,7 +49,7 @@ type watched struct {
 type contentionChange struct {
 	at        time.Time
 	contended bool
-	evidence  decide.Evidence
+	evidence  health.Evidence
 }
 
 // contender concludes from a look; see contention.Judge.
@@ -74,8 +74,8 @@ type watcher struct {
 	contend contender
 	policy  contention.Policy
 	state   contention.State
-	health  decide.HealthPolicy
-	verdict decide.HealthState
+	health  health.Policy
+	verdict health.State
 	record  *store.Verdicts // nil: verdicts are not kept
 
 	used    map[streamID]usedTime
@@ -117,11 +117,11 @@ func (a *app) newWatcher() *watcher {
 }
 
 // healthPolicy is what the configuration says of contention and health.
-func healthPolicy(config Config) decide.HealthPolicy {
-	policy := decide.DefaultHealthPolicy()
+func healthPolicy(config Config) health.Policy {
+	policy := health.DefaultPolicy()
 	switch config.ContentionPreset {
 	case presetFast:
-		policy = decide.FastHealthPolicy()
+		policy = health.FastPolicy()
 	case presetCustom:
 		numbers := config.ContentionNumbers
 		policy.Above, policy.Below = numbers.Above, numbers.Below
@@ -168,13 +168,13 @@ func (w *watcher) look(ctx context.Context) time.Duration {
 	w.noted.Change(w.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceTraffic}, err)
 	seen := monitor.CollectContention(w.now(), devices, holdings, traffic)
 	concluded, state := w.contend(seen, w.policy, w.state)
-	health, verdict := decide.JudgeContention(concluded, w.health, w.verdict, seen.Now)
+	judged, verdict := health.Judge(concluded, w.health, w.verdict, seen.Now)
 	w.state, w.verdict = state, verdict
 	w.looks++
-	w.report(concluded, health)
-	w.publish(seen, concluded, health, all, answer.err == nil)
-	w.keep(len(health.Transitions) > 0)
-	if len(health.Transitions) > 0 {
+	w.report(concluded, judged)
+	w.publish(seen, concluded, judged, all, answer.err == nil)
+	w.keep(len(judged.Transitions) > 0)
+	if len(judged.Transitions) > 0 {
 		w.moved()
 	}
 	var wait time.Duration
@@ -242,11 +242,11 @@ func keysOn(holdings []monitor.Holding, devices []source.DeviceSample) []string 
 }
 
 // publish makes the look known to the other loops. What a quick look did not see stays as it was.
-func (w *watcher) publish(seen *monitor.Contention, concluded contention.Result, health decide.HealthVerdicts, all, up bool) {
-	for _, transition := range health.Transitions {
+func (w *watcher) publish(seen *monitor.Contention, concluded contention.Result, judged health.Verdicts, all, up bool) {
+	for _, transition := range judged.Transitions {
 		w.counts[metrics.Move{GPUUUID: transition.UUID, Kind: transition.Kind}]++
-		if transition.Kind == decide.TransitionContended || transition.Kind == decide.TransitionRecovered {
-			w.changes[transition.UUID] = contentionChange{w.wall(), transition.Kind == decide.TransitionContended, transition.Evidence}
+		if transition.Kind == health.TransitionContended || transition.Kind == health.TransitionRecovered {
+			w.changes[transition.UUID] = contentionChange{w.wall(), transition.Kind == health.TransitionContended, transition.Evidence}
 		}
 	}
 	before := w.last.Load()
@@ -256,9 +256,9 @@ func (w *watcher) publish(seen *monitor.Contention, concluded contention.Result,
 		seen = mergeLooks(before.seen, seen)
 		up = up && before.up
 	}
-	w.last.Store(&watched{seen: seen, concluded: concluded, health: health, moved: maps.Clone(w.counts),
+	w.last.Store(&watched{seen: seen, concluded: concluded, health: judged, moved: maps.Clone(w.counts),
 		changes: maps.Clone(w.changes), rates: maps.Clone(w.rates), looks: w.looks, up: up})
-	w.untold.add(health.Transitions) // after the verdicts, which the tick reads after these
+	w.untold.add(judged.Transitions) // after the verdicts, which the tick reads after these
 }
 
 // mergeLooks puts the cards of a quick look into the last look at all.
@@ -296,7 +296,7 @@ func (w *watcher) viewOf(last *watched) metrics.Contention {
 }
 
 // verdicts are what the tick is told: the last look's, or before the first one those of an earlier agent.
-func (w *watcher) verdicts() []decide.ContentionVerdict { return w.last.Load().health.GPUs }
+func (w *watcher) verdicts() []health.Verdict { return w.last.Load().health.GPUs }
 
 // cuts are what steering is told.
 func (w *watcher) cuts() []steering.Cut { return w.last.Load().health.Cuts }
@@ -307,8 +307,8 @@ func (w *watcher) restore() {
 	state, err := w.record.Read(now)
 	w.noted.Change(w.log, notes.Subject{Stage: notes.StageRecall}, err)
 	w.verdict = state
-	health, _ := decide.JudgeContention(contention.Result{}, w.health, state, now)
-	w.last.Store(&watched{seen: &monitor.Contention{}, health: health})
+	judged, _ := health.Judge(contention.Result{}, w.health, state, now)
+	w.last.Store(&watched{seen: &monitor.Contention{}, health: judged})
 }
 
 // keep writes the verdicts down.

@@ -8,8 +8,8 @@ package main
 import (
 	"math"
 
-	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
 )
@@ -18,18 +18,18 @@ import (
 const settledAfter = 5
 
 // report logs changes.
-func (w *watcher) report(concluded contention.Result, health decide.HealthVerdicts) {
-	for _, transition := range health.Transitions {
+func (w *watcher) report(concluded contention.Result, judged health.Verdicts) {
+	for _, transition := range judged.Transitions {
 		attributes := append([]any{"gpu", transition.UUID}, w.contentionEvidence(transition.Evidence)...)
 		attributes = append(attributes, "reason", transition.Reason)
 		switch transition.Kind {
-		case decide.TransitionContended:
+		case health.TransitionContended:
 			w.log.Warn("GPU is contended", attributes...)
-		case decide.TransitionRecovered:
+		case health.TransitionRecovered:
 			w.log.Info("GPU is no longer contended", attributes...)
-		case decide.TransitionCut:
+		case health.TransitionCut:
 			w.log.Warn("container is given less of the GPU's time for a while: it slows others", attributes...)
-		case decide.TransitionUncut:
+		case health.TransitionUncut:
 			w.log.Info("container has its part of the GPU's time again", attributes...)
 		}
 	}
@@ -41,14 +41,14 @@ func (w *watcher) report(concluded contention.Result, health decide.HealthVerdic
 		w.noted.Turn(w.log, notes.Subject{Stage: notes.StagePCIe, GPU: uuid}, !card.PCIeRX.Known || !card.PCIeTX.Known, noDetails)
 		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageSharing, GPU: uuid}, card.Sharing == source.SharingUnknown, noDetails)
 	}
-	for _, verdict := range health.GPUs {
+	for _, verdict := range judged.GPUs {
 		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageBlind, GPU: verdict.UUID}, verdict.Contended && verdict.Blind != "",
 			func() []any { return []any{"reason", verdict.Blind} })
 	}
 }
 
 // contentionEvidence names the containers and the figures.
-func (w *watcher) contentionEvidence(found decide.Evidence) []any {
+func (w *watcher) contentionEvidence(found health.Evidence) []any {
 	percent := func(part float64) float64 { return math.Round(part*1000) / 10 }
 	attributes := []any{"resource", string(found.Resource), "victim", w.name(found.Victim)}
 	if found.Antagonist != "" {

@@ -18,8 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
@@ -85,7 +85,7 @@ func counters() []source.DeviceSample {
 func newWatchedNode(t *testing.T) (*node, *quarrel, *fake.Devices) {
 	n, q, devices := newNode(t), &quarrel{}, &fake.Devices{}
 	devices.Set(counters()...)
-	policy := decide.DefaultHealthPolicy()
+	policy := health.DefaultPolicy()
 	policy.BadFor, policy.GoodFor, policy.Hold, policy.HoldMax = 2*time.Second, 2*time.Second, 2*time.Second, time.Minute
 	n.config.Contention, n.config.ContentionPreset = contentionHealth, presetDefault
 	n.parts.devices, n.parts.contend, n.parts.health = devices, q.contend, &policy
@@ -393,21 +393,21 @@ func TestStreamRates(t *testing.T) {
 func TestHealthPolicyOfTheConfiguration(t *testing.T) {
 	for _, test := range []struct {
 		arguments []string
-		change    func(*decide.HealthPolicy)
+		change    func(*health.Policy)
 	}{
-		{nil, func(*decide.HealthPolicy) {}},
-		{[]string{"--contention-preset=fast"}, func(p *decide.HealthPolicy) { *p = decide.FastHealthPolicy() }},
+		{nil, func(*health.Policy) {}},
+		{[]string{"--contention-preset=fast"}, func(p *health.Policy) { *p = health.FastPolicy() }},
 		{[]string{"--contention-preset=custom", "--contention-above=40", "--contention-below=20", "--contention-bad-for=20s", "--contention-good-for=40s", "--contention-hold=1m"},
-			func(p *decide.HealthPolicy) {
+			func(p *health.Policy) {
 				p.Above, p.Below, p.BadFor, p.GoodFor, p.Hold = 0.4, 0.2, 20*time.Second, 40*time.Second, time.Minute
 			}},
-		{[]string{"--contention-lever=30", "--contention-lever-for=90s"}, func(p *decide.HealthPolicy) { p.LeverFactor, p.LeverFor = 0.3, 90*time.Second }},
+		{[]string{"--contention-lever=30", "--contention-lever-for=90s"}, func(p *health.Policy) { p.LeverFactor, p.LeverFor = 0.3, 90*time.Second }},
 	} {
 		config, err := load(t, test.arguments, nil, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := decide.DefaultHealthPolicy()
+		want := health.DefaultPolicy()
 		test.change(&want)
 		got := healthPolicy(config)
 		if diff := cmp.Diff(want, got); diff != "" || got.Validate() != nil {

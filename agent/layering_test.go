@@ -42,10 +42,10 @@ var allowedImports = map[string][]string{
 	"agent/events":              {},
 	"agent/freezer":             {"agent/decide/witness", "agent/source/procs", "internal/atomicfile"},
 	"agent/freezer/freezertest": {"internal/require"},
-	"agent/metrics":             {"agent/notes", "agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/steering", "agent/decide/witness", "internal/atomicfile"},
+	"agent/metrics":             {"agent/notes", "agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/decide/witness", "internal/atomicfile"},
 	"agent/notes":               {},
 	"agent/standalone":          {"agent/amount", "agent/source", "agent/source/nvml", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
-	"agent/store":               {"agent/decide", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
+	"agent/store":               {"agent/decide/health", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
 	"agent/top":                 {"agent/control"},
 	"bpf":                       {},
 	"limiter":                   {},
@@ -57,8 +57,9 @@ var allowedImports = map[string][]string{
 	"internal/require":          {},
 
 	// Decide and its rooms.
-	"agent/decide":            {"agent/monitor", "agent/decide/contention", "agent/decide/steering"},
+	"agent/decide":            {"agent/monitor", "agent/decide/health"},
 	"agent/decide/contention": {"agent/monitor"},
+	"agent/decide/health":     {"agent/decide/contention", "agent/decide/steering"},
 	"agent/decide/steering":   {"agent/monitor"},
 	"agent/decide/witness":    {"agent/monitor", "agent/decide/steering"},
 
@@ -69,7 +70,7 @@ var allowedImports = map[string][]string{
 	"scripts/computebench/scene":      {},
 	"scripts/computebench/virtual":    {"agent/decide/steering", "agent/monitor", "agent/source", "limiter", "scripts/computebench/scene"},
 	"scripts/computetest":             {}, // tests alone
-	"scripts/contentionbench":         {"agent/control", "agent/decide", "agent/decide/contention", "agent/monitor", "limiter", "scripts/benchnode", "scripts/benchpage", "scripts/contentionbench/scene", "scripts/contentionbench/virtual"},
+	"scripts/contentionbench":         {"agent/control", "agent/decide", "agent/decide/contention", "agent/decide/health", "agent/monitor", "limiter", "scripts/benchnode", "scripts/benchpage", "scripts/contentionbench/scene", "scripts/contentionbench/virtual"},
 	"scripts/contentionbench/scene":   {},
 	"scripts/contentionbench/virtual": {"agent/monitor", "agent/source", "scripts/contentionbench/scene"},
 	"scripts/gendocs":                 {},
@@ -81,8 +82,9 @@ var testImports = []string{"internal/logtest", "internal/require", "agent/source
 
 // noEffects are packages of pure functions, and the standard packages through which they would stop being pure.
 var (
-	noEffects = []string{"agent/decide", "agent/decide/contention", "agent/decide/steering", "agent/decide/witness", "agent/monitor"}
-	effects   = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "os/exec", "syscall", "math/rand", "math/rand/v2"}
+	noEffects = []string{"agent/decide", "agent/decide/contention", "agent/decide/health", "agent/decide/steering",
+		"agent/decide/witness", "agent/monitor"}
+	effects = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "os/exec", "syscall", "math/rand", "math/rand/v2"}
 )
 
 // environmentReaders may read the environment: the agent through config.go alone, and the test helper.
@@ -159,8 +161,8 @@ func TestLayeringImports(t *testing.T) {
 			}
 		}
 		for _, path := range ours(slices.Concat(p.TestImports, p.XTestImports)) {
-			isValues := path == "agent/source" || path == "agent/monitor"                             // what looks and what is concluded from them are made of
-			isNextRoom := isRoom(name) && isRoom(path) && !slices.Contains(ours(p.TestImports), path) // tried together, from outside
+			isValues := path == "agent/source" || path == "agent/monitor" // what looks and what is concluded from them are made of
+			isNextRoom := isRoom(name) && isRoom(path)                    // tried together
 			if path != name && !slices.Contains(allowed, path) && !slices.Contains(testImports, path) && !isValues && !isNextRoom {
 				t.Errorf("tests of %s import %s", name, path)
 			}

@@ -3,15 +3,17 @@
 
 // Package decide turns what was observed into what is to be done: (Snapshot, Policy, State) → (Decisions, State).
 // It does no I/O, reads no clock, keeps no log and changes none of its arguments, so that every case is a text
-// file in testdata. app.go applies the decisions. health.go judges GPUs, memory.go judges allocations.
+// file in testdata. The tick calls Decide and app.go applies the decisions. gpu.go judges GPUs, memory.go judges allocations,
+// fuse.go brings in which cards are contended and bounds what follows from it.
 //
-// JudgeContention, in hysteresis.go, turns what Contend concludes into which GPUs are contended, slowly; lever.go is the milder
-// step before that, fuse.go the bound on what follows from it.
+// Its rooms conclude the rest, each from its own values and in a loop of its own: contention → health → Decide for bandwidth,
+// health → steering → witness for GPU time.
 package decide
 
 import (
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -58,8 +60,8 @@ type Decisions struct {
 	Transitions []Transition
 }
 
-// Decide judges one snapshot. contended is what JudgeContention thinks of the cards, sorted by UUID; nil: nothing.
-func Decide(snapshot *monitor.Snapshot, contended []ContentionVerdict, policy Policy, state State) (Decisions, State) {
+// Decide judges one snapshot. contended is what health.Judge thinks of the cards, sorted by UUID; nil: nothing.
+func Decide(snapshot *monitor.Snapshot, contended []health.Verdict, policy Policy, state State) (Decisions, State) {
 	var decisions Decisions
 	var next State
 	decisions.GPUs, decisions.Transitions, next.GPUs = judgeGPUs(snapshot, policy, state.GPUs)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -21,8 +22,8 @@ const fusePart = 0.5
 
 // mergeContention puts the verdicts on contention into those on the cards; known and next are the cards' states before and after this
 // tick.
-func (d *Decisions) mergeContention(snapshot *monitor.Snapshot, contended []ContentionVerdict, policy Policy, known, next map[string]GPUState) {
-	found := map[string]ContentionVerdict{}
+func (d *Decisions) mergeContention(snapshot *monitor.Snapshot, contended []health.Verdict, policy Policy, known, next map[string]GPUState) {
+	found := map[string]health.Verdict{}
 	for _, verdict := range contended {
 		if verdict.Contended {
 			found[verdict.UUID] = verdict
@@ -72,7 +73,7 @@ type cardRoom struct {
 }
 
 // told is the detail of a transition. The fuse is spoken of where it keeps something.
-func told(verdict ContentionVerdict, allowed cardRoom) string {
+func told(verdict health.Verdict, allowed cardRoom) string {
 	detail := verdict.Evidence.String()
 	if allowed.room < allowed.markable {
 		detail += fmt.Sprintf("; of %d slices that would be withdrawn the fuse lets %d go: half of the node's stay", allowed.markable, allowed.room)
@@ -82,7 +83,7 @@ func told(verdict ContentionVerdict, allowed cardRoom) string {
 
 // fuseRoom says how many slices of each contended card may be withdrawn. The card that has been contended for longest comes
 // first, so that cards do not change places all the time; the worse one of two that became so at once.
-func (d *Decisions) fuseRoom(snapshot *monitor.Snapshot, found map[string]ContentionVerdict, policy Policy) map[string]cardRoom {
+func (d *Decisions) fuseRoom(snapshot *monitor.Snapshot, found map[string]health.Verdict, policy Policy) map[string]cardRoom {
 	held := heldSlices(snapshot)
 	total := 0
 	var contended []GPUVerdict

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -30,8 +31,8 @@ func cards(held ...int) *monitor.Snapshot {
 	return snapshot
 }
 
-func contendedCard(uuid string, since time.Duration, avg60 float64) ContentionVerdict {
-	return ContentionVerdict{UUID: uuid, Contended: true, Since: since, Evidence: Evidence{GPUUUID: uuid, Resource: contention.ResourceDRAM,
+func contendedCard(uuid string, since time.Duration, avg60 float64) health.Verdict {
+	return health.Verdict{UUID: uuid, Contended: true, Since: since, Evidence: health.Evidence{GPUUUID: uuid, Resource: contention.ResourceDRAM,
 		Victim: "victim", Antagonist: "antagonist", Confidence: 0.8, Avg10: avg60, Avg60: avg60}}
 }
 
@@ -45,21 +46,21 @@ func TestFuse(t *testing.T) {
 		name      string
 		policy    Policy
 		held      []int
-		contended []ContentionVerdict
+		contended []health.Verdict
 		want      []int  // how many slices of each card may be withdrawn
 		fuse      string // what is told of it; "": nothing
 	}{
-		{"one of two", policy, []int{2, 0}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.5)}, []int{8, 0}, ""},
-		{"both: the older one first", policy, []int{2, 2}, []ContentionVerdict{contendedCard("GPU-a", 2, 0.9), contendedCard("GPU-b", 1, 0.3)}, []int{2, 8}, "of 8 slices that would be withdrawn the fuse lets 2 go"},
-		{"both at once: the worse one first", policy, []int{2, 2}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.3), contendedCard("GPU-b", 1, 0.9)}, []int{2, 8}, "of 8 slices that would be withdrawn the fuse lets 2 go"},
-		{"all of four", policy, []int{0, 0, 0, 0}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.5), contendedCard("GPU-b", 1, 0.5),
+		{"one of two", policy, []int{2, 0}, []health.Verdict{contendedCard("GPU-a", 1, 0.5)}, []int{8, 0}, ""},
+		{"both: the older one first", policy, []int{2, 2}, []health.Verdict{contendedCard("GPU-a", 2, 0.9), contendedCard("GPU-b", 1, 0.3)}, []int{2, 8}, "of 8 slices that would be withdrawn the fuse lets 2 go"},
+		{"both at once: the worse one first", policy, []int{2, 2}, []health.Verdict{contendedCard("GPU-a", 1, 0.3), contendedCard("GPU-b", 1, 0.9)}, []int{2, 8}, "of 8 slices that would be withdrawn the fuse lets 2 go"},
+		{"all of four", policy, []int{0, 0, 0, 0}, []health.Verdict{contendedCard("GPU-a", 1, 0.5), contendedCard("GPU-b", 1, 0.5),
 			contendedCard("GPU-c", 1, 0.6), contendedCard("GPU-d", 1, 0.5)}, []int{10, 0, 10, 0}, "of 10 slices that would be withdrawn the fuse lets 0 go"},
-		{"a node of one card keeps half", policy, []int{2}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{5}, "of 8 slices that would be withdrawn the fuse lets 5 go"},
-		{"a node of one card that is well used", policy, []int{7}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{3}, ""},
-		{"a node of one card with one slice", single, []int{0}, []ContentionVerdict{contendedCard("GPU-a", 1, 0.9)}, []int{0}, "of 1 slices that would be withdrawn the fuse lets 0 go"},
-		{"allocated ones, too", marking, []int{6, 6}, []ContentionVerdict{contendedCard("GPU-b", 1, 0.9)}, []int{0, 10}, ""},
-		{"none contended", policy, []int{2, 2}, []ContentionVerdict{{UUID: "GPU-a"}, {UUID: "GPU-b"}}, []int{0, 0}, ""},
-		{"a card that is not there", policy, []int{2}, []ContentionVerdict{contendedCard("GPU-z", 1, 0.9)}, []int{0}, ""},
+		{"a node of one card keeps half", policy, []int{2}, []health.Verdict{contendedCard("GPU-a", 1, 0.9)}, []int{5}, "of 8 slices that would be withdrawn the fuse lets 5 go"},
+		{"a node of one card that is well used", policy, []int{7}, []health.Verdict{contendedCard("GPU-a", 1, 0.9)}, []int{3}, ""},
+		{"a node of one card with one slice", single, []int{0}, []health.Verdict{contendedCard("GPU-a", 1, 0.9)}, []int{0}, "of 1 slices that would be withdrawn the fuse lets 0 go"},
+		{"allocated ones, too", marking, []int{6, 6}, []health.Verdict{contendedCard("GPU-b", 1, 0.9)}, []int{0, 10}, ""},
+		{"none contended", policy, []int{2, 2}, []health.Verdict{{UUID: "GPU-a"}, {UUID: "GPU-b"}}, []int{0, 0}, ""},
+		{"a card that is not there", policy, []int{2}, []health.Verdict{contendedCard("GPU-z", 1, 0.9)}, []int{0}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			decisions, _ := Decide(cards(c.held...), c.contended, c.policy, State{})
@@ -96,11 +97,11 @@ func TestContentionAmongOtherFaults(t *testing.T) {
 	policy := Policy{SlicesPerGPU: 10, RecoverAfter: 2}
 	healthy, lost := cards(1, 1), cards(1, 1)
 	lost.GPUs = lost.GPUs[1:]
-	is := []ContentionVerdict{contendedCard("GPU-a", 1, 0.5)}
+	is := []health.Verdict{contendedCard("GPU-a", 1, 0.5)}
 	var state State
 	for i, tick := range []struct {
 		snapshot  *monitor.Snapshot
-		contended []ContentionVerdict
+		contended []health.Verdict
 		reason    string
 		told      string // of GPU-a
 	}{
@@ -149,7 +150,7 @@ func TestContentionAmongOtherFaults(t *testing.T) {
 func TestContentionIsSilentWhileNothingCanBeRead(t *testing.T) {
 	snapshot := cards(1)
 	snapshot.GPUs[0].Health = monitor.GPUUnreadable
-	decisions, _ := Decide(snapshot, []ContentionVerdict{contendedCard("GPU-a", 1, 0.5)}, Policy{SlicesPerGPU: 10}, State{})
+	decisions, _ := Decide(snapshot, []health.Verdict{contendedCard("GPU-a", 1, 0.5)}, Policy{SlicesPerGPU: 10}, State{})
 	if gpu := decisions.GPUs[0]; gpu.Reason != ReasonUnreadable || gpu.Withdraw != 0 {
 		t.Errorf("%+v", gpu)
 	}

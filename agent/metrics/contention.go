@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -27,7 +27,7 @@ type Contention struct {
 	On        bool
 	Seen      *monitor.Contention // nil: there was none yet
 	Concluded contention.Result
-	Health    decide.HealthVerdicts
+	Health    health.Verdicts
 	Moved     map[Move]uint64
 	Looks     uint64 // since the agent started
 	Counters  bool   // this agent has a source of counters
@@ -37,7 +37,7 @@ type Contention struct {
 // Move is a kind of change of a card's state, as to contention.
 type Move struct {
 	GPUUUID string
-	Kind    decide.TransitionKind
+	Kind    health.TransitionKind
 }
 
 func contentionRows() []row {

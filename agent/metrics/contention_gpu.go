@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -234,7 +234,7 @@ func contentionInfo(view View) []sample {
 }
 
 // transitionKinds are all kinds of changes.
-var transitionKinds = []decide.TransitionKind{decide.TransitionContended, decide.TransitionRecovered, decide.TransitionCut, decide.TransitionUncut}
+var transitionKinds = []health.TransitionKind{health.TransitionContended, health.TransitionRecovered, health.TransitionCut, health.TransitionUncut}
 
 // moves has a series of every kind for each card that is looked at, so that the first change is an increase.
 func moves(view View) []sample {

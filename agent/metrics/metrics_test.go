@@ -25,6 +25,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/monitor"
@@ -99,7 +100,7 @@ func exampleContention() Contention {
 	streams[0].Copies[0] = monitor.Count{Calls: 3, Bytes: 4096}
 	streams[0].Stalls = monitor.Count{Calls: 9, Time: 1500 * time.Millisecond}
 	streams[1].Key, streams[1].GPUUUID = "k2", "GPU-b" // its page could not be read
-	evidence := decide.Evidence{GPUUUID: "GPU-a", Resource: contention.ResourcePCIeRX, Victim: "k1", Antagonist: "k9", Confidence: 0.9, Avg10: 0.5, Avg60: 0.4}
+	evidence := health.Evidence{GPUUUID: "GPU-a", Resource: contention.ResourcePCIeRX, Victim: "k1", Antagonist: "k9", Confidence: 0.9, Avg10: 0.5, Avg60: 0.4}
 	return Contention{On: true, Looks: 7, Counters: true, Up: true,
 		Seen: &monitor.Contention{Streams: streams, Devices: []monitor.Device{
 			{GPUUUID: "GPU-a", Busy: figure(0.8, time.Second), DRAM: figure(0.75, 200*time.Millisecond), PCIeRX: figure(2e9, 200*time.Millisecond),
@@ -120,11 +121,11 @@ func exampleContention() Contention {
 				Unattributed: []contention.Attributed{{Resource: contention.ResourceDRAM, Part: 0.01, Known: true}, {Resource: contention.ResourceNVLink}},
 				Pressures:    map[contention.Resource]contention.Pressure{contention.ResourcePCIeRX: {Some: contention.Averages{Avg10: 0.2}}}}},
 		},
-		Health: decide.HealthVerdicts{
-			GPUs: []decide.ContentionVerdict{{UUID: "GPU-a", Contended: true, Evidence: evidence}, {UUID: "GPU-b"}},
+		Health: health.Verdicts{
+			GPUs: []health.Verdict{{UUID: "GPU-a", Contended: true, Evidence: evidence}, {UUID: "GPU-b"}},
 			Cuts: []steering.Cut{{Key: "k1", GPUUUID: "GPU-a", Factor: 0.5}},
 		},
-		Moved: map[Move]uint64{{GPUUUID: "GPU-a", Kind: decide.TransitionContended}: 2},
+		Moved: map[Move]uint64{{GPUUUID: "GPU-a", Kind: health.TransitionContended}: 2},
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/internal/atomicfile"
 )
 
@@ -38,8 +38,8 @@ type Verdicts struct {
 
 // healthText is the file's text.
 type healthText struct {
-	Written time.Time           `json:"written"`
-	Verdict decide.HealthRecord `json:"verdicts"`
+	Written time.Time     `json:"written"`
+	Verdict health.Record `json:"verdicts"`
 }
 
 // NewVerdicts names the file; nothing is read yet. now is the time of day, for the verdicts' age.
@@ -48,32 +48,32 @@ func NewVerdicts(path string, now func() time.Time) *Verdicts {
 }
 
 // Read returns the state of the record, as of now. No record is no error.
-func (r *Verdicts) Read(now time.Duration) (decide.HealthState, error) {
+func (r *Verdicts) Read(now time.Duration) (health.State, error) {
 	if r == nil {
-		return decide.HealthState{}, nil
+		return health.State{}, nil
 	}
 	file, err := os.OpenFile(r.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return decide.HealthState{}, nil
+		return health.State{}, nil
 	}
 	if err != nil {
-		return decide.HealthState{}, fmt.Errorf("read verdicts: %w", err)
+		return health.State{}, fmt.Errorf("read verdicts: %w", err)
 	}
 	defer file.Close()
 	raw, err := io.ReadAll(io.LimitReader(file, longestRecord))
 	if err != nil {
-		return decide.HealthState{}, fmt.Errorf("read verdicts: %w", err)
+		return health.State{}, fmt.Errorf("read verdicts: %w", err)
 	}
 	var text healthText
 	if err := json.Unmarshal(raw, &text); err != nil {
-		return decide.HealthState{}, fmt.Errorf("read verdicts of %s: %w", r.path, err)
+		return health.State{}, fmt.Errorf("read verdicts of %s: %w", r.path, err)
 	}
 	r.filled = len(text.Verdict.GPUs) > 0
-	return decide.RestoreHealth(text.Verdict, r.now().Sub(text.Written), now), nil
+	return health.Restore(text.Verdict, r.now().Sub(text.Written), now), nil
 }
 
 // Keep writes the verdicts when something moved, or when it is time to.
-func (r *Verdicts) Keep(state decide.HealthState, now time.Duration, moved bool) error {
+func (r *Verdicts) Keep(state health.State, now time.Duration, moved bool) error {
 	if r == nil || !moved && r.now().Sub(r.written) < keepEvery {
 		return nil
 	}

@@ -11,20 +11,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/health"
 )
 
 // A record is written when something moved and once a minute while there is something to keep; links are not followed.
 func TestHealthRecord(t *testing.T) {
 	path, now := filepath.Join(t.TempDir(), HealthFile), time.Unix(1000, 0)
 	record := NewVerdicts(path, func() time.Time { return now })
-	if err := record.Keep(decide.HealthState{}, time.Minute, true); err != nil {
+	if err := record.Keep(health.State{}, time.Minute, true); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("an empty record was written")
 	}
-	state := decide.RestoreHealth(decide.HealthRecord{GPUs: []decide.GPUHealthRecord{{UUID: gpuA, Contended: true, Hold: time.Hour, Repeats: 2}}}, 0, time.Hour)
+	state := health.Restore(health.Record{GPUs: []health.GPURecord{{UUID: gpuA, Contended: true, Hold: time.Hour, Repeats: 2}}}, 0, time.Hour)
 	if err := record.Keep(state, time.Hour, true); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestHealthRecord(t *testing.T) {
 	if got, err := again.Read(time.Minute); err != nil || len(got.Record(time.Minute).GPUs) != 1 || got.Record(time.Minute).GPUs[0].Contended {
 		t.Errorf("a verdict whose hold is over: %+v, %v", got.Record(time.Minute), err)
 	}
-	if err := again.Keep(decide.HealthState{}, time.Minute, false); err != nil {
+	if err := again.Keep(health.State{}, time.Minute, false); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), gpuA) {

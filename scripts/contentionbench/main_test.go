@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/scripts/benchnode"
 	"github.com/vgpud/vgpud/scripts/contentionbench/scene"
 	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
@@ -90,7 +90,7 @@ func TestVerdictsAreThoseThatTheKubeletSees(t *testing.T) {
 		for i := range r.scene.Tenants {
 			r.scene.Tenants[i].Slices = slices
 		}
-		o := watch(r, map[string]rule{ruleFast: newShipped(decide.FastHealthPolicy(), r.scene)})
+		o := watch(r, map[string]rule{ruleFast: newShipped(health.FastPolicy(), r.scene)})
 		return len(o.episodes[ruleFast])
 	}
 	if some, all := severe(33), severe(benchnode.SlicesPerCard/3+1); some != 1 || all != 0 {

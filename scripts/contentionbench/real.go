@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/control"
-	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/scripts/benchnode"
 	"github.com/vgpud/vgpud/scripts/contentionbench/virtual"
@@ -31,8 +31,8 @@ import (
 const ruleShort = "vgpud short"
 
 // shortPolicy has the times that shortFlags give the agent.
-func shortPolicy() decide.HealthPolicy {
-	policy := decide.DefaultHealthPolicy()
+func shortPolicy() health.Policy {
+	policy := health.DefaultPolicy()
 	policy.BadFor, policy.GoodFor, policy.Hold = 10*time.Second, 10*time.Second, 20*time.Second
 	return policy
 }

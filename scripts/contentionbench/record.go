@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/scripts/benchpage"
 )
 
@@ -40,8 +40,8 @@ const (
 // rulesOf are the rules that run on a row, made anew.
 func rulesOf(r row) map[string]rule {
 	rules := peers()
-	rules[ruleDefault] = newShipped(decide.DefaultHealthPolicy(), r.scene)
-	rules[ruleFast] = newShipped(decide.FastHealthPolicy(), r.scene)
+	rules[ruleDefault] = newShipped(health.DefaultPolicy(), r.scene)
+	rules[ruleFast] = newShipped(health.FastPolicy(), r.scene)
 	return rules
 }
 

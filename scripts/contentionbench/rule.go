@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// The shipped rule: decide.JudgeContention behind contention.Judge, and what decide.Decide makes of it for a node of two cards,
+// The shipped rule: health.Judge behind contention.Judge, and what decide.Decide makes of it for a node of two cards,
 // one of which nobody uses. What counts is what the kubelet is offered: of a contended card, its free slices less.
 
 package main
@@ -12,6 +12,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/contention"
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/scripts/benchnode"
 	"github.com/vgpud/vgpud/scripts/contentionbench/scene"
@@ -25,15 +26,15 @@ const (
 
 // shipped is ours, with one set of numbers.
 type shipped struct {
-	policy decide.HealthPolicy
+	policy health.Policy
 	held   []monitor.Allocation // by the scene's tenants
-	health decide.HealthState
+	health health.State
 	node   decide.State
 	told   []string // its transitions
 }
 
 // newShipped is ours on a scene.
-func newShipped(policy decide.HealthPolicy, of scene.Scene) *shipped {
+func newShipped(policy health.Policy, of scene.Scene) *shipped {
 	s := &shipped{policy: policy}
 	first := 0
 	for _, t := range of.Filled().Tenants {
@@ -51,8 +52,8 @@ func newShipped(policy decide.HealthPolicy, of scene.Scene) *shipped {
 var nodePolicy = decide.Policy{SlicesPerGPU: benchnode.SlicesPerCard, RecoverAfter: 1, MinSliceBytes: 256 << 20, ReleaseAge: time.Minute, ReleaseAfter: 3}
 
 func (s *shipped) look(seen *monitor.Contention, concluded contention.Result) (bool, string) {
-	var verdicts decide.HealthVerdicts
-	verdicts, s.health = decide.JudgeContention(concluded, s.policy, s.health, seen.Now)
+	var verdicts health.Verdicts
+	verdicts, s.health = health.Judge(concluded, s.policy, s.health, seen.Now)
 	snapshot := &monitor.Snapshot{At: time.Unix(0, 0).Add(seen.Now), Allocations: s.held, Sources: []monitor.SourceStatus{{Name: monitor.SourceNVML, Up: true}}}
 	for _, uuid := range []string{virtual.UUID, otherCard} {
 		snapshot.GPUs = append(snapshot.GPUs, monitor.GPU{UUID: uuid, Health: monitor.GPUReadable, TotalBytes: cardMemory, NUMANode: -1})

@@ -31,7 +31,7 @@ type Policy struct {
 	OverShareAfter time.Duration
 	// HeldAfter is the time over which a tenant that waits at least half of it is reported as held by its cap.
 	HeldAfter time.Duration
-	// Cuts are tenants that have less than their share for a while; see decide.JudgeContention. Nothing in it is changed.
+	// Cuts are tenants that have less than their share for a while; see package health. Nothing in it is changed.
 	Cuts []Cut
 }
 

@@ -81,7 +81,7 @@ func (w *witnessRun) look(s outsideScene, looks int) *witnessRun {
 		previous := w.state
 		w.last, w.state = Judge(s.Outside, w.shares, w.policy, w.state)
 		if fmt.Sprintf("%+v", previous) != before {
-			w.t.Fatal("Witness changed the state it was given")
+			w.t.Fatal("Judge changed the state it was given")
 		}
 		name := func(f Finding) string {
 			return fmt.Sprintf("%s %s/%s %s pid=%d", f.Kind, f.Namespace, f.Pod, f.Key, f.PID)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -37,7 +38,7 @@ type GPUVerdict struct {
 	Contended     bool
 	Withdraw      int
 	MarkAllocated bool
-	Evidence      *Evidence
+	Evidence      *health.Evidence
 }
 
 // Transition is a change of one card's health.
@@ -47,7 +48,7 @@ type Transition struct {
 	Reason  string
 	Detail  string // evidence, for people
 
-	Evidence *Evidence // for contention that began; nil with any other reason
+	Evidence *health.Evidence // for contention that began; nil with any other reason
 }
 
 // GPUState is what is remembered of one card.

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// hysteresis.go turns contention into health, slowly: a card is contended when a slice of it has lost much to others for
-// some time without a break, and no longer when none has for longer. Nothing changes before a hold is over, so that no
-// series of looks makes a card flap. What cannot be seen stops the clocks: it neither condemns nor acquits.
-
-package decide
+// Package health turns contention into the health of cards, slowly. In: what package contention concludes from each look, a
+// policy, and the state of the look before. Out: which cards are contended and why, what changed, and whose GPU time is cut
+// meanwhile. It has no effects. The agent's watch calls Judge; package decide withdraws slices by its verdicts, steering takes
+// its cuts, and the record of its state outlives the agent.
+//
+// A card is contended when a slice of it has lost much to others for some time without a break, and no longer when none has for
+// longer. Nothing changes before a hold is over, so that no series of looks makes a card flap. What cannot be seen stops the
+// clocks: it neither condemns nor acquits. lever.go is the milder step before a card is withdrawn.
+package health
 
 import (
 	"cmp"
@@ -23,9 +27,9 @@ const longestStep = 2 * contention.Period
 // healthResources are those on which contention withdraws a card. Waiting for time is what shares are for.
 var healthResources = []contention.Resource{contention.ResourceDRAM, contention.ResourcePCIeRX, contention.ResourcePCIeTX}
 
-// HealthState is what is remembered between looks. The zero value is the start. It is a value: JudgeContention makes a new
+// State is what is remembered between looks. The zero value is the start. It is a value: Judge makes a new
 // one. Its size is bounded by the number of cards and slices.
-type HealthState struct {
+type State struct {
 	gpus map[string]gpuContention
 }
 
@@ -35,7 +39,7 @@ type gpuContention struct {
 	moved     bool          // the verdict has changed once at least
 	changed   time.Duration // when it last did
 	hold      time.Duration // before which it does not change again
-	repeats   int           // withdrawals in a row that followed a recovery within HealthPolicy.Repeated
+	repeats   int           // withdrawals in a row that followed a recovery within Policy.Repeated
 	looked    time.Duration // when a period was last judged
 	bad, good time.Duration // how long without a break it was, as far as was seen
 	blind     time.Duration // for how long nothing has been seen
@@ -45,15 +49,15 @@ type gpuContention struct {
 	lever     lever
 }
 
-// HealthVerdicts is what follows for the cards' health.
-type HealthVerdicts struct {
-	GPUs        []ContentionVerdict // of every card that was seen or is contended, sorted by UUID
-	Transitions []ContentionTransition
+// Verdicts is what follows for the cards' health.
+type Verdicts struct {
+	GPUs        []Verdict // of every card that was seen or is contended, sorted by UUID
+	Transitions []Transition
 	Cuts        []steering.Cut // in force, sorted by GPU
 }
 
-// ContentionVerdict is what is thought of one card.
-type ContentionVerdict struct {
+// Verdict is what is thought of one card.
+type Verdict struct {
 	UUID      string
 	Contended bool
 	Since     time.Duration // when that changed last, CLOCK_MONOTONIC; 0: never
@@ -72,22 +76,22 @@ const (
 	TransitionUncut     TransitionKind = "uncut" // and has it back
 )
 
-// ContentionTransition is a change of one card's verdict.
-type ContentionTransition struct {
+// Transition is a change of one card's verdict.
+type Transition struct {
 	UUID     string
 	Kind     TransitionKind
 	Reason   string // for people
 	Evidence Evidence
 }
 
-// JudgeContention judges one look. It is to be called at every look; only those with which a period ends move its clocks.
+// Judge judges one look. It is to be called at every look; only those with which a period ends move its clocks.
 // now is CLOCK_MONOTONIC.
-func JudgeContention(seen contention.Result, policy HealthPolicy, state HealthState, now time.Duration) (HealthVerdicts, HealthState) {
-	next := HealthState{gpus: maps.Clone(state.gpus)}
+func Judge(seen contention.Result, policy Policy, state State, now time.Duration) (Verdicts, State) {
+	next := State{gpus: maps.Clone(state.gpus)}
 	if next.gpus == nil {
 		next.gpus = map[string]gpuContention{}
 	}
-	var verdicts HealthVerdicts
+	var verdicts Verdicts
 	cards := map[string]*contention.GPU{}
 	for i := range seen.GPUs {
 		cards[seen.GPUs[i].UUID] = &seen.GPUs[i]
@@ -97,7 +101,7 @@ func JudgeContention(seen contention.Result, policy HealthPolicy, state HealthSt
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(next.gpus)) {
 		gpu := next.gpus[uuid]
-		step := healthStep{uuid: uuid, policy: policy, now: now}
+		step := step{uuid: uuid, policy: policy, now: now}
 		if seen.Period {
 			gpu = step.look(gpu, weigh(cards[uuid], seen.Slices, policy))
 		}
@@ -117,13 +121,13 @@ func JudgeContention(seen contention.Result, policy HealthPolicy, state HealthSt
 }
 
 // worthKeeping says whether anything is remembered of a card that still matters.
-func (g gpuContention) worthKeeping(policy HealthPolicy, now time.Duration) bool {
+func (g gpuContention) worthKeeping(policy Policy, now time.Duration) bool {
 	return g.contended || g.lever.on || g.bad > 0 || g.moved && now-g.changed < max(policy.Repeated, g.hold)
 }
 
 // verdict is what is told of a card.
-func (g gpuContention) verdict(uuid string) ContentionVerdict {
-	v := ContentionVerdict{UUID: uuid, Contended: g.contended, Blind: g.why}
+func (g gpuContention) verdict(uuid string) Verdict {
+	v := Verdict{UUID: uuid, Contended: g.contended, Blind: g.why}
 	if g.moved {
 		v.Since = g.changed
 	}
@@ -149,7 +153,7 @@ type weight struct {
 }
 
 // weigh looks at all slices of a card. card is nil where the card was not seen.
-func weigh(card *contention.GPU, all []contention.Slice, policy HealthPolicy) weight {
+func weigh(card *contention.GPU, all []contention.Slice, policy Policy) weight {
 	if card == nil {
 		return weight{blind: "the card's counters could not be read"}
 	}
@@ -175,7 +179,7 @@ func weigh(card *contention.GPU, all []contention.Slice, policy HealthPolicy) we
 }
 
 // add takes one slice's strain on one resource in.
-func (w weight) add(key string, strain contention.Strain, policy HealthPolicy) weight {
+func (w weight) add(key string, strain contention.Strain, policy Policy) weight {
 	low := strain.Avg10 < policy.Below && strain.Avg60 < policy.Below
 	switch {
 	case strain.Antagonist == key:
@@ -197,16 +201,16 @@ func (w weight) add(key string, strain contention.Strain, policy HealthPolicy) w
 	return w
 }
 
-// healthStep is one look at one card.
-type healthStep struct {
+// step is one look at one card.
+type step struct {
 	uuid        string
-	policy      HealthPolicy
+	policy      Policy
 	now         time.Duration
-	transitions []ContentionTransition
+	transitions []Transition
 }
 
 // look moves the clocks by what a period says.
-func (s *healthStep) look(g gpuContention, w weight) gpuContention {
+func (s *step) look(g gpuContention, w weight) gpuContention {
 	passed := contention.Period
 	if g.looked != 0 {
 		passed = min(max(0, s.now-g.looked), longestStep)
@@ -236,7 +240,7 @@ func (s *healthStep) look(g gpuContention, w weight) gpuContention {
 }
 
 // move changes the verdict where it is due.
-func (s *healthStep) move(g gpuContention, seen contention.Result) gpuContention {
+func (s *step) move(g gpuContention, seen contention.Result) gpuContention {
 	g = s.giveBack(g, seen)
 	switch {
 	case g.contended && g.blind >= s.policy.HoldMax:
@@ -255,7 +259,7 @@ func (s *healthStep) move(g gpuContention, seen contention.Result) gpuContention
 	return s.withdraw(g, found)
 }
 
-func (s *healthStep) withdraw(g gpuContention, found Evidence) gpuContention {
+func (s *step) withdraw(g gpuContention, found Evidence) gpuContention {
 	if g.moved && s.now-g.changed < s.policy.Repeated {
 		g.repeats++
 	} else {
@@ -268,15 +272,15 @@ func (s *healthStep) withdraw(g gpuContention, found Evidence) gpuContention {
 }
 
 // recover takes a card back. A plain hold applies before it can be withdrawn again.
-func (s *healthStep) recover(g gpuContention, reason string) gpuContention {
+func (s *step) recover(g gpuContention, reason string) gpuContention {
 	s.note(TransitionRecovered, reason, g.evidence)
 	g.contended, g.moved, g.changed, g.hold = false, true, s.now, s.policy.Hold
 	g.evidence, g.bad, g.streak = Evidence{}, 0, streak{}
 	return g
 }
 
-func (s *healthStep) note(kind TransitionKind, reason string, found Evidence) {
-	s.transitions = append(s.transitions, ContentionTransition{UUID: s.uuid, Kind: kind, Reason: reason, Evidence: found})
+func (s *step) note(kind TransitionKind, reason string, found Evidence) {
+	s.transitions = append(s.transitions, Transition{UUID: s.uuid, Kind: kind, Reason: reason, Evidence: found})
 }
 
 // doubled is a time doubled so many times, up to a limit.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package health
 
 import (
 	"fmt"
@@ -58,8 +58,8 @@ type healthChange struct {
 }
 
 // playLoad plays a load for a time, after five minutes of the background alone; times are from when it begins.
-func playLoad(policy HealthPolicy, made madeLoad, lasts time.Duration, random *rand.Rand) (changes []healthChange) {
-	var state HealthState
+func playLoad(policy Policy, made madeLoad, lasts time.Duration, random *rand.Rand) (changes []healthChange) {
+	var state State
 	var pressure madePressure
 	for at := contention.Period - 5*time.Minute; at <= lasts; at += contention.Period {
 		part := 0.03 + 0.04*random.Float64()
@@ -67,8 +67,8 @@ func playLoad(policy HealthPolicy, made madeLoad, lasts time.Duration, random *r
 			part += made(at - contention.Period)
 		}
 		pressure.add(part)
-		var verdicts HealthVerdicts
-		verdicts, state = JudgeContention(strained(pressure.avg10, pressure.avg60), policy, state, at+time.Hour)
+		var verdicts Verdicts
+		verdicts, state = Judge(strained(pressure.avg10, pressure.avg60), policy, state, at+time.Hour)
 		for _, transition := range verdicts.Transitions {
 			changes = append(changes, healthChange{at, transition.Kind})
 		}
@@ -94,26 +94,26 @@ func TestPresetsNeverFlapAndDetectInTime(t *testing.T) {
 	const seeds = 6
 	for _, c := range []struct {
 		preset string
-		policy HealthPolicy
+		policy Policy
 		name   string
 		made   madeLoad
 		within time.Duration // of the one withdrawal; 0: there is to be no change
 	}{
-		{"default", DefaultHealthPolicy(), "quiet", quietLoad, 0},
-		{"default", DefaultHealthPolicy(), "mild", mild, 0},
-		{"default", DefaultHealthPolicy(), "bursts 10 s/min", bursts, 0},
-		{"default", DefaultHealthPolicy(), "burst 30 s/5 min", longBurst, 0},
-		{"default", DefaultHealthPolicy(), "oscillation 20 s", swings, 0},
-		{"default", DefaultHealthPolicy(), "sustained 35 %", sustained, 2 * time.Minute},
-		{"default", DefaultHealthPolicy(), "severe 70 %", severe, 80 * time.Second},
-		{"fast", FastHealthPolicy(), "quiet", quietLoad, 0},
-		{"fast", FastHealthPolicy(), "mild", mild, 0},
-		{"fast", FastHealthPolicy(), "bursts 10 s/min", bursts, 0},
-		{"fast", FastHealthPolicy(), "burst 30 s/5 min", longBurst, 0},
-		{"fast", FastHealthPolicy(), "oscillation 20 s at 60 %", halfSwing, 0},
-		{"fast", FastHealthPolicy(), "oscillation 20 s", swings, 0},
-		{"fast", FastHealthPolicy(), "sustained 35 %", sustained, 84 * time.Second},
-		{"fast", FastHealthPolicy(), "severe 70 %", severe, 50 * time.Second},
+		{"default", DefaultPolicy(), "quiet", quietLoad, 0},
+		{"default", DefaultPolicy(), "mild", mild, 0},
+		{"default", DefaultPolicy(), "bursts 10 s/min", bursts, 0},
+		{"default", DefaultPolicy(), "burst 30 s/5 min", longBurst, 0},
+		{"default", DefaultPolicy(), "oscillation 20 s", swings, 0},
+		{"default", DefaultPolicy(), "sustained 35 %", sustained, 2 * time.Minute},
+		{"default", DefaultPolicy(), "severe 70 %", severe, 80 * time.Second},
+		{"fast", FastPolicy(), "quiet", quietLoad, 0},
+		{"fast", FastPolicy(), "mild", mild, 0},
+		{"fast", FastPolicy(), "bursts 10 s/min", bursts, 0},
+		{"fast", FastPolicy(), "burst 30 s/5 min", longBurst, 0},
+		{"fast", FastPolicy(), "oscillation 20 s at 60 %", halfSwing, 0},
+		{"fast", FastPolicy(), "oscillation 20 s", swings, 0},
+		{"fast", FastPolicy(), "sustained 35 %", sustained, 84 * time.Second},
+		{"fast", FastPolicy(), "severe 70 %", severe, 50 * time.Second},
 	} {
 		t.Run(c.preset+"/"+c.name, func(t *testing.T) {
 			var total time.Duration
@@ -142,7 +142,7 @@ func TestFastFindsSustainedContentionInTime(t *testing.T) {
 	var total time.Duration
 	const seeds = 50
 	for seed := range uint64(seeds) {
-		total += playLoad(FastHealthPolicy(), sustained, 5*time.Minute, rand.New(rand.NewPCG(seed, 2)))[0].at
+		total += playLoad(FastPolicy(), sustained, 5*time.Minute, rand.New(rand.NewPCG(seed, 2)))[0].at
 	}
 	mean := total / seeds
 	t.Logf("found after %s on average", mean)
@@ -154,10 +154,10 @@ func TestFastFindsSustainedContentionInTime(t *testing.T) {
 // judge is a state with the looks that made it.
 type judge struct {
 	t      *testing.T
-	policy HealthPolicy
-	state  HealthState
+	policy Policy
+	state  State
 	now    time.Duration
-	last   HealthVerdicts
+	last   Verdicts
 	all    []healthChange
 }
 
@@ -168,9 +168,9 @@ func (j *judge) see(lasts time.Duration, seen contention.Result) *judge {
 		j.now += contention.Period
 		before := fmt.Sprintf("%+v", j.state)
 		previous := j.state
-		j.last, j.state = JudgeContention(seen, j.policy, j.state, j.now)
+		j.last, j.state = Judge(seen, j.policy, j.state, j.now)
 		if after := fmt.Sprintf("%+v", previous); after != before {
-			j.t.Fatalf("JudgeContention changed the state it was given:\n%s\n%s", before, after)
+			j.t.Fatalf("Judge changed the state it was given:\n%s\n%s", before, after)
 		}
 		for _, transition := range j.last.Transitions {
 			j.all = append(j.all, healthChange{j.now, transition.Kind})
@@ -191,7 +191,7 @@ func (j *judge) want(contended bool) *judge {
 	return j
 }
 
-func newJudge(t *testing.T) *judge { return &judge{t: t, policy: DefaultHealthPolicy()} }
+func newJudge(t *testing.T) *judge { return &judge{t: t, policy: DefaultPolicy()} }
 
 var (
 	badLook  = strained(0.6, 0.5)
@@ -262,7 +262,7 @@ func TestFlappingMakesAtMostOneChangePerHold(t *testing.T) {
 	if j.want(true); len(j.all) != 1 {
 		t.Errorf("%v", j.all)
 	}
-	nervous := HealthPolicy{Above: 0.25, Below: 0.12, BadFor: 2 * time.Second, GoodFor: 2 * time.Second, Hold: 20 * time.Second,
+	nervous := Policy{Above: 0.25, Below: 0.12, BadFor: 2 * time.Second, GoodFor: 2 * time.Second, Hold: 20 * time.Second,
 		HoldMax: 20 * time.Second}
 	if err := nervous.Validate(); err != nil {
 		t.Fatal(err)
@@ -379,7 +379,7 @@ func TestHealthOutlivesTheAgent(t *testing.T) {
 	restart := func(gap time.Duration) *judge {
 		fresh := newJudge(t)
 		fresh.now = 5 * time.Second // another clock
-		fresh.state = RestoreHealth(j.state.Record(j.now), gap, fresh.now)
+		fresh.state = Restore(j.state.Record(j.now), gap, fresh.now)
 		return fresh
 	}
 	// It stays as it was, with no data, and with data until hold and dwell are over.
@@ -391,25 +391,25 @@ func TestHealthOutlivesTheAgent(t *testing.T) {
 	if gpu := again.state.gpus["GPU-a"]; gpu.repeats != 1 {
 		t.Errorf("%+v", gpu)
 	}
-	for name, entry := range map[string]GPUHealthRecord{
+	for name, entry := range map[string]GPURecord{
 		"no card": {Contended: true, Hold: time.Minute}, "future": {UUID: "GPU-a", Contended: true, Hold: time.Minute, ChangedAgo: -1},
 		"endless": {UUID: "GPU-a", Contended: true, Hold: 1 << 62}, "repeats": {UUID: "GPU-a", Hold: time.Minute, Repeats: 1 << 40},
 	} {
-		if state := RestoreHealth(HealthRecord{GPUs: []GPUHealthRecord{entry}}, 0, 0); len(state.gpus) != 0 {
+		if state := Restore(Record{GPUs: []GPURecord{entry}}, 0, 0); len(state.gpus) != 0 {
 			t.Errorf("%s: %+v", name, state)
 		}
 	}
-	if state := RestoreHealth(j.state.Record(j.now), -time.Second, 0); len(state.gpus) != 0 {
+	if state := Restore(j.state.Record(j.now), -time.Second, 0); len(state.gpus) != 0 {
 		t.Errorf("written in the future: %+v", state)
 	}
 }
 
 func TestHealthStateIsBounded(t *testing.T) {
-	var state HealthState
+	var state State
 	for i := range 500 {
 		seen := strained(0.1, 0.1)
 		seen.GPUs[0].UUID = fmt.Sprintf("GPU-%d", i)
-		_, state = JudgeContention(seen, DefaultHealthPolicy(), state, time.Duration(i)*contention.Period)
+		_, state = Judge(seen, DefaultPolicy(), state, time.Duration(i)*contention.Period)
 	}
 	if len(state.gpus) != 1 {
 		t.Errorf("%d cards are remembered", len(state.gpus))
@@ -417,26 +417,26 @@ func TestHealthStateIsBounded(t *testing.T) {
 }
 
 func TestOwnNumbersAreValidated(t *testing.T) {
-	if err := DefaultHealthPolicy().Validate(); err != nil {
+	if err := DefaultPolicy().Validate(); err != nil {
 		t.Error(err)
 	}
-	if err := FastHealthPolicy().Validate(); err != nil {
+	if err := FastPolicy().Validate(); err != nil {
 		t.Error(err)
 	}
-	for want, change := range map[string]func(*HealthPolicy){
-		"upper threshold":  func(p *HealthPolicy) { p.Above = 1.1 },
-		"upper threshold ": func(p *HealthPolicy) { p.Above = math.NaN() },
-		"lower threshold":  func(p *HealthPolicy) { p.Below = 0.3 },
-		"before a card is": func(p *HealthPolicy) { p.BadFor = time.Second },
-		"before a card co": func(p *HealthPolicy) { p.GoodFor = 0 },
-		"hold of":          func(p *HealthPolicy) { p.Hold = 0 },
-		"longest hold":     func(p *HealthPolicy) { p.HoldMax = time.Minute },
-		"negative":         func(p *HealthPolicy) { p.Repeated = -1 },
-		"keeps":            func(p *HealthPolicy) { p.LeverFactor = 1 },
-		"cut of":           func(p *HealthPolicy) { p.LeverFactor, p.LeverFor = 0.5, time.Second },
-		"confidence":       func(p *HealthPolicy) { p.LeverFactor, p.LeverConfidence = 0.5, 0 },
+	for want, change := range map[string]func(*Policy){
+		"upper threshold":  func(p *Policy) { p.Above = 1.1 },
+		"upper threshold ": func(p *Policy) { p.Above = math.NaN() },
+		"lower threshold":  func(p *Policy) { p.Below = 0.3 },
+		"before a card is": func(p *Policy) { p.BadFor = time.Second },
+		"before a card co": func(p *Policy) { p.GoodFor = 0 },
+		"hold of":          func(p *Policy) { p.Hold = 0 },
+		"longest hold":     func(p *Policy) { p.HoldMax = time.Minute },
+		"negative":         func(p *Policy) { p.Repeated = -1 },
+		"keeps":            func(p *Policy) { p.LeverFactor = 1 },
+		"cut of":           func(p *Policy) { p.LeverFactor, p.LeverFor = 0.5, time.Second },
+		"confidence":       func(p *Policy) { p.LeverFactor, p.LeverConfidence = 0.5, 0 },
 	} {
-		policy := DefaultHealthPolicy()
+		policy := DefaultPolicy()
 		change(&policy)
 		if err := policy.Validate(); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(want)) {
 			t.Errorf("%s: %v", want, err)

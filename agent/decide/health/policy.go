@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package health
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"github.com/vgpud/vgpud/agent/decide/contention"
 )
 
-// HealthPolicy is what the operator chose for contention and health. It does not change while the agent runs.
-type HealthPolicy struct {
+// Policy is what the operator chose for contention and health. It does not change while the agent runs.
+type Policy struct {
 	// A period is bad when a slice's pressure, over 10 s and over 60 s, is above Above, with evidence that others are the
 	// cause; it is good when no slice's is Below or more. Parts of the time, 0 to 1.
 	Above, Below float64
@@ -30,15 +30,15 @@ type HealthPolicy struct {
 	LeverConfidence float64
 }
 
-// DefaultHealthPolicy is the preset "default": never moved by bursts, at the price of two minutes.
-func DefaultHealthPolicy() HealthPolicy {
-	return HealthPolicy{Above: 0.25, Below: 0.12, BadFor: time.Minute, GoodFor: 2 * time.Minute, Hold: 5 * time.Minute,
+// DefaultPolicy is the preset "default": never moved by bursts, at the price of two minutes.
+func DefaultPolicy() Policy {
+	return Policy{Above: 0.25, Below: 0.12, BadFor: time.Minute, GoodFor: 2 * time.Minute, Hold: 5 * time.Minute,
 		HoldMax: 30 * time.Minute, Repeated: time.Hour, LeverFor: 2 * time.Minute, LeverConfidence: 0.6}
 }
 
-// FastHealthPolicy is the preset "fast": half a minute sooner; a burst of half a minute every few minutes can move it.
-func FastHealthPolicy() HealthPolicy {
-	policy := DefaultHealthPolicy()
+// FastPolicy is the preset "fast": half a minute sooner; a burst of half a minute every few minutes can move it.
+func FastPolicy() Policy {
+	policy := DefaultPolicy()
 	policy.BadFor, policy.GoodFor, policy.Hold = 30*time.Second, time.Minute, 2*time.Minute
 	return policy
 }
@@ -47,7 +47,7 @@ func FastHealthPolicy() HealthPolicy {
 const leastLever = 30 * time.Second
 
 // Validate checks numbers that an operator chose; the error names the number and the rule.
-func (p HealthPolicy) Validate() error {
+func (p Policy) Validate() error {
 	var faults []error
 	check := func(ok bool, format string, values ...any) {
 		if !ok {

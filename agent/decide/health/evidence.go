@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package health
 
 import (
 	"fmt"
@@ -59,7 +59,7 @@ type streak struct {
 const fadePeriods = 4
 
 // idleWith is what idle becomes with a bad period. What was lost in it follows from how the average over 10 s has moved.
-func (s streak) idleWith(w weight, passed time.Duration, policy HealthPolicy) int {
+func (s streak) idleWith(w weight, passed time.Duration, policy Policy) int {
 	if w.victim != s.victim || w.worst.Resource != s.last.Resource || passed != contention.Period {
 		return 0
 	}

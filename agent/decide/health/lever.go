@@ -4,7 +4,7 @@
 // lever.go is the milder step before a card is withdrawn: its antagonist is given less GPU time for a while, and has it
 // back. If the contention lasted all the while, that was no help, and the card is withdrawn.
 
-package decide
+package health
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide/steering"
 )
 
-// leverTries is how many cuts in a row, each after the one before had helped, may be made within HealthPolicy.Repeated.
+// leverTries is how many cuts in a row, each after the one before had helped, may be made within Policy.Repeated.
 const leverTries = 3
 
 // lever is what is remembered of the cuts on one card.
@@ -23,11 +23,11 @@ type lever struct {
 	on    bool
 	cut   steering.Cut
 	began time.Duration // the last cut
-	tries int           // cuts within HealthPolicy.Repeated of the one before
+	tries int           // cuts within Policy.Repeated of the one before
 }
 
 // pull begins a cut, if one can be made.
-func (l lever) pull(found Evidence, policy HealthPolicy, now time.Duration) (lever, bool) {
+func (l lever) pull(found Evidence, policy Policy, now time.Duration) (lever, bool) {
 	if l.tries > 0 && now-l.began >= policy.Repeated {
 		l.tries = 0
 	}
@@ -44,7 +44,7 @@ func (l lever) reason(now time.Duration) string {
 }
 
 // giveBack ends a cut whose time is over, or whose antagonist is gone, and withdraws the card where it did not help.
-func (s *healthStep) giveBack(g gpuContention, seen contention.Result) gpuContention {
+func (s *step) giveBack(g gpuContention, seen contention.Result) gpuContention {
 	if !g.lever.on {
 		return g
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-package decide
+package health
 
 import (
 	"maps"
@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// HealthRecord is what of a HealthState outlives the agent, so that its restart neither offers a contended card for the
+// Record is what of a State outlives the agent, so that its restart neither offers a contended card for the
 // minutes that it takes to see the contention again, nor lets a card flap. Times are ages: clocks do not outlive a boot.
-type HealthRecord struct {
-	GPUs []GPUHealthRecord `json:"gpus"`
+type Record struct {
+	GPUs []GPURecord `json:"gpus"`
 }
 
-// GPUHealthRecord is the record of one card whose verdict has ever changed.
-type GPUHealthRecord struct {
+// GPURecord is the record of one card whose verdict has ever changed.
+type GPURecord struct {
 	UUID       string        `json:"uuid"`
 	Contended  bool          `json:"contended"`
 	ChangedAgo time.Duration `json:"changedAgo"` // nanoseconds, as the others
@@ -32,24 +32,24 @@ const (
 )
 
 // Record is what is to be written to disk, as of now.
-func (s HealthState) Record(now time.Duration) HealthRecord {
-	var record HealthRecord
+func (s State) Record(now time.Duration) Record {
+	var record Record
 	for _, uuid := range slices.Sorted(maps.Keys(s.gpus)) {
 		gpu := s.gpus[uuid]
 		if !gpu.moved {
 			continue
 		}
-		record.GPUs = append(record.GPUs, GPUHealthRecord{UUID: uuid, Contended: gpu.contended, ChangedAgo: now - gpu.changed,
+		record.GPUs = append(record.GPUs, GPURecord{UUID: uuid, Contended: gpu.contended, ChangedAgo: now - gpu.changed,
 			Hold: gpu.hold, Repeats: gpu.repeats, Evidence: gpu.evidence})
 	}
 	return record
 }
 
-// RestoreHealth makes the state of a record that was written elapsed ago. A verdict is kept unless its hold is over by then;
+// Restore makes the state of a record that was written elapsed ago. A verdict is kept unless its hold is over by then;
 // from there on it counts as any other. Streaks and cuts are not kept: what the new agent sees moves the clocks from zero,
 // and shares are whole until it says otherwise. Entries that cannot be so are left out.
-func RestoreHealth(record HealthRecord, elapsed, now time.Duration) HealthState {
-	state := HealthState{gpus: map[string]gpuContention{}}
+func Restore(record Record, elapsed, now time.Duration) State {
+	state := State{gpus: map[string]gpuContention{}}
 	if elapsed < 0 {
 		return state
 	}
