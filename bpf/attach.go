@@ -8,23 +8,42 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
-// attachment is what holds probes in a file: one link, or two, or one for each probe.
-type attachment []interface{ Close() error }
+// attachment is what holds probes in a file: one link, or links of entries and then as many of their returns.
+type attachment []io.Closer
 
-// Close detaches. It is the kernel's work, and waits for programs that run.
+// Close detaches. It is the kernel's work, and waits for programs that run. Returns go last: see attachMulti.
 func (a attachment) Close() error {
-	var errs []error
-	for _, l := range a {
-		errs = append(errs, l.Close())
+	entries := (len(a) + 1) / 2
+	return errors.Join(closeAll(a[:entries]), closeAll(a[entries:]))
+}
+
+// closeAll closes at the same time: the kernel waits for grace periods at each, tens of milliseconds, and those who wait
+// together wait for the same.
+func closeAll[C io.Closer](all []C) error {
+	if len(all) == 1 {
+		return all[0].Close()
 	}
+	const atOnce = 64 // each takes a thread
+	errs, slots := make([]error, len(all)), make(chan struct{}, atOnce)
+	var closing sync.WaitGroup
+	for i, one := range all {
+		slots <- struct{}{}
+		closing.Go(func() {
+			errs[i] = one.Close()
+			<-slots
+		})
+	}
+	closing.Wait()
 	return errors.Join(errs...)
 }
 
@@ -71,21 +90,21 @@ func (l *loaded) attachSingle(name string, places []placed) (attachment, error) 
 	if err != nil {
 		return nil, err
 	}
-	var done attachment
+	var entries, returns attachment
 	for _, p := range places {
 		options := &link.UprobeOptions{Address: p.offset, Cookie: p.cookie()}
 		back, err := file.Uretprobe(p.name, l.program("return"), options)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("attach return of %s: %w", p.name, err), done.Close())
+			return nil, errors.Join(fmt.Errorf("attach return of %s: %w", p.name, err), closeAll(entries), closeAll(returns))
 		}
-		done = append(done, back)
+		returns = append(returns, back)
 		entry, err := file.Uprobe(p.name, l.program("entry"), options)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("attach %s: %w", p.name, err), done.Close())
+			return nil, errors.Join(fmt.Errorf("attach %s: %w", p.name, err), closeAll(entries), closeAll(returns))
 		}
-		done = append(done, entry)
+		entries = append(entries, entry)
 	}
-	return done, nil
+	return append(entries, returns...), nil
 }
 
 // descriptor is a link that the library has no type for.

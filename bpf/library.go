@@ -154,6 +154,7 @@ func (w *watcher) lookAheadAt(name string) (fileID, bool) {
 // since. The kernel keeps probes in a file that has no
 // name any more, so a library that was replaced is seen as long as somebody uses it.
 func (w *watcher) closeUnused(now time.Time) {
+	var unused []*library
 	for id, l := range w.libraries {
 		looked := 0
 		for pid := range l.pids { // in no order
@@ -174,11 +175,12 @@ func (w *watcher) closeUnused(now time.Time) {
 				w.hurry = true
 				continue
 			}
-			if err := l.close(); err != nil {
-				w.options.Log.Warn("detaching failed", "error", err)
-			}
+			unused = append(unused, l)
 			delete(w.libraries, id)
 		}
+	}
+	if err := closeAll(unused); err != nil {
+		w.options.Log.Warn("detaching failed", "error", err)
 	}
 }
 

@@ -89,19 +89,19 @@ func (w *watcher) attach(l *library, file *os.File, places []placed) error {
 	}
 	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return errors.Join(fmt.Errorf("keep library: %w", err), l.close())
+		return errors.Join(fmt.Errorf("keep library: %w", err), l.Close())
 	}
 	l.often.file = os.NewFile(uintptr(fd), file.Name())
 	if l.often.probes, err = w.loaded.attach(l.often.file, l.often.places); err != nil {
-		return errors.Join(err, l.close())
+		return errors.Join(err, l.Close())
 	}
 	l.often.rest.over = w.overrun(l.often.number)
 	return nil
 }
 
-// close takes all probes out.
-func (l *library) close() error {
-	err := errors.Join(l.often.probes.Close(), l.probes.Close())
+// Close takes all probes out.
+func (l *library) Close() error {
+	err := closeAll([]attachment{l.often.probes, l.probes})
 	if l.often.file != nil {
 		err = errors.Join(err, l.often.file.Close())
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -260,6 +261,56 @@ func keptWaiting(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(waited)
+}
+
+// BenchmarkFiles attaches to as many private copies of the driver as are probed at most, and detaches from all, as the agent
+// does when it stops.
+func BenchmarkFiles(b *testing.B) {
+	for _, m := range []Mechanism{MechanismSession, MechanismMulti, MechanismSingle} {
+		b.Run(string(m), func(b *testing.B) {
+			require.Root(b)
+			l, err := load(m, numbering())
+			require.Need(b, "bpf", err == nil, fmt.Sprint(err))
+			defer l.close()
+			d, err := place(simImage(b))
+			if err != nil {
+				b.Fatal(err)
+			}
+			places := distinct(d.functions)
+			files := make([]*os.File, maxLibraries)
+			if m == MechanismSingle {
+				places, files = slices.DeleteFunc(places, func(p placed) bool { return !p.rare() }), files[:4]
+			}
+			for i := range files {
+				if files[i], err = os.Open(hostCopy(b)); err != nil {
+					b.Fatal(err)
+				}
+				defer files[i].Close()
+			}
+			var attaching, detaching time.Duration
+			for b.Loop() {
+				w := &watcher{loaded: l, libraries: map[fileID]*library{}}
+				start := time.Now()
+				for i, file := range files {
+					one := &library{}
+					if err := w.attach(one, file, slices.Clone(places)); err != nil {
+						b.Fatal(err)
+					}
+					w.libraries[fileID{inode: uint64(i)}] = one
+				}
+				attaching += time.Since(start)
+				start = time.Now()
+				if err := w.close(); err != nil {
+					b.Fatal(err)
+				}
+				detaching += time.Since(start)
+			}
+			b.ReportMetric(float64(attaching.Milliseconds())/float64(b.N), "ms/attach")
+			b.ReportMetric(float64(detaching.Milliseconds())/float64(b.N), "ms/detach")
+			b.ReportMetric(float64(len(files)), "files")
+			b.ReportMetric(float64(len(places)), "functions")
+		})
+	}
 }
 
 // BenchmarkRead reads the counts of 500 control groups.

@@ -12,9 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -275,15 +277,12 @@ func (w *watcher) forget(now time.Time) {
 }
 
 func (w *watcher) close() error {
-	var errs []error
-	for _, l := range w.libraries {
-		errs = append(errs, l.close())
-	}
+	err := closeAll(slices.Collect(maps.Values(w.libraries)))
 	for _, r := range w.rings {
 		r.close()
 	}
 	w.libraries, w.rings = nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // cgroupOf names the control groups of a process, as one string.
