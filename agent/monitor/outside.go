@@ -67,13 +67,19 @@ type OutsideAllocation struct {
 	Owner     Owner
 	GPUs      []OutsideShare
 	Known     bool // its usage page could be read
-	Processes int  // registered since its container started; some may be gone
+	Registers bool // a process has registered on its page, ever; its slot may have been taken back
 }
 
 // OutsideShare is what an allocation holds of one GPU.
 type OutsideShare struct {
-	UUID                  string
-	LimitBytes, BookBytes uint64 // BookBytes is the container's own claim; 0 unless Known
+	UUID       string
+	LimitBytes uint64
+	// BookBytes is the container's own claim: the most that its book had while the driver was asked. 0 unless Known.
+	BookBytes uint64
+	// Moved: memory was taken meanwhile, or it is not known whether, so the book may have had any amount up to the limit.
+	Moved bool
+
+	Taken uint64 // how often memory was taken, ever
 }
 
 // OutsideSources are what a look from outside is made of. A nil source is absent.
@@ -86,13 +92,17 @@ type OutsideSources struct {
 }
 
 // CollectOutside looks once. The order matters: a process registers on its page before it makes a context, so one that the
-// driver lists is registered in a page that is read later. It fails never.
+// driver lists is registered in a page that is read later. Memory comes and goes while we look; so the books are read
+// before the driver is asked, too. It fails never.
 func CollectOutside(ctx context.Context, sources OutsideSources, now time.Duration) *Outside {
 	o := &Outside{Now: now, Calls: map[uint64]Calls{}}
+	before := &Outside{}
+	before.readAllocations(sources.Ledger, sources.Pages)
 	memory := o.readMemory(ctx, sources.Memories)
 	o.readProcesses(ctx, sources.Residents, memory)
 	o.readCalls(ctx, sources.Probes)
 	registered := o.readAllocations(sources.Ledger, sources.Pages)
+	o.compareBooks(before.Allocations)
 	for i := range o.Processes {
 		process := &o.Processes[i]
 		process.Registered = slices.ContainsFunc(process.Keys, func(key string) bool {
@@ -194,13 +204,33 @@ func (o *Outside) readAllocations(books source.Ledger, pages source.Pages) map[s
 	return registered
 }
 
+// compareBooks puts into the allocations what their books had before, both in the order of keys.
+func (o *Outside) compareBooks(before []OutsideAllocation) {
+	for i := range o.Allocations {
+		allocation := &o.Allocations[i]
+		if !allocation.Known {
+			continue
+		}
+		at, found := slices.BinarySearchFunc(before, allocation.Key, func(a OutsideAllocation, key string) int { return strings.Compare(a.Key, key) })
+		for j := range allocation.GPUs {
+			share := &allocation.GPUs[j]
+			share.Moved = true
+			if found && before[at].Known && j < len(before[at].GPUs) && before[at].GPUs[j].UUID == share.UUID {
+				was := before[at].GPUs[j]
+				share.BookBytes, share.Moved = max(share.BookBytes, was.BookBytes), was.Taken != share.Taken
+			}
+		}
+	}
+}
+
 // take puts what a usage page says beside the grants, and returns who has registered on it.
 func (h *OutsideAllocation) take(usage source.PageUsage) []source.ProcessID {
-	h.Known, h.Processes = true, len(usage.Processes)
+	h.Known, h.Registers = true, len(usage.Processes) > 0
 	for _, device := range usage.Devices {
+		h.Registers = h.Registers || device.Allocations > 0 // a slot that holds memory is taken back when its process is gone
 		for i := range h.GPUs {
 			if h.GPUs[i].UUID == device.GPUUUID {
-				h.GPUs[i].BookBytes = device.UsedBytes
+				h.GPUs[i].BookBytes, h.GPUs[i].Taken = device.UsedBytes, device.Allocations
 			}
 		}
 	}
@@ -211,8 +241,9 @@ func (h *OutsideAllocation) take(usage source.PageUsage) []source.ProcessID {
 	return ids
 }
 
-// is says whether a slot is this process'. One in another time namespace has written a start time that is shifted.
+// is says whether a slot is this process'. One in another time namespace has written a start time that is shifted; one that
+// sees no /proc knows neither that nor its pid namespace.
 func (p *OutsideProcess) is(slot source.ProcessID) bool {
-	return slot.PID == p.ID.PID && slot.PIDNamespace == p.ID.PIDNamespace && p.ID.PID != 0 &&
+	return slot.PID == p.ID.PID && (slot.PIDNamespace == p.ID.PIDNamespace || slot.PIDNamespace == 0) && p.ID.PID != 0 &&
 		(slot.StartTime == p.ID.StartTime || slot.StartTime == 0 || p.OtherTime)
 }

@@ -21,6 +21,7 @@ type outsideFake struct {
 	residents []source.Residence
 	records   []source.Allocation
 	usages    []source.PageUsage
+	later     []source.PageUsage // what is read the second time; nil: the same
 	calls     []source.Calls
 	mode      source.ProbeMode
 	fault     string // the source that fails
@@ -49,7 +50,11 @@ func (f *outsideFake) Allocations() ([]source.Allocation, error) { return f.reco
 func (f *outsideFake) Books() ([]source.Book, error)             { return nil, nil }
 
 func (f *outsideFake) Usage(keys []string) ([]source.PageUsage, error) {
-	return f.usages, f.err("pages")
+	usages := f.usages
+	if f.later != nil && slices.Contains(f.asked, "pages") {
+		usages = f.later
+	}
+	return usages, f.err("pages")
 }
 
 func (f *outsideFake) Calls(context.Context) ([]source.Calls, source.ProbeStatus, error) {
@@ -78,15 +83,15 @@ func newOutsideFake() *outsideFake {
 func TestOutsideMergesSources(t *testing.T) {
 	f := newOutsideFake()
 	seen := f.look(t)
-	// A process registers before the driver lists it, so the driver is asked first.
-	if !slices.Equal(f.asked, []string{"memory", "residents", "probes", "ledger", "pages"}) || !slices.Equal(f.named, []int{20, 30}) {
+	// A process registers before the driver lists it, so the driver is asked before the pages are read; and after, for the books.
+	if !slices.Equal(f.asked, []string{"ledger", "pages", "memory", "residents", "probes", "ledger", "pages"}) || !slices.Equal(f.named, []int{20, 30}) {
 		t.Errorf("asked %v about %v", f.asked, f.named)
 	}
 	if !seen.MemoryKnown || !seen.ProcessesKnown || !seen.AllocationsKnown || !seen.CallsKnown || seen.Calls[8].Contexts != 1 || seen.Now != time.Hour {
 		t.Errorf("%+v", seen)
 	}
 	wantAllocations := []OutsideAllocation{
-		{Key: "k1", Owner: Owner{PodUID: "u"}, Known: true, Processes: 1, GPUs: []OutsideShare{{UUID: "GPU-a", LimitBytes: 20, BookBytes: 7}}},
+		{Key: "k1", Owner: Owner{PodUID: "u"}, Known: true, Registers: true, GPUs: []OutsideShare{{UUID: "GPU-a", LimitBytes: 20, BookBytes: 7}}},
 		{Key: "k2"}}
 	if diff := cmp.Diff(wantAllocations, seen.Allocations); diff != "" {
 		t.Errorf("allocations (-want +got):\n%s", diff)
@@ -97,6 +102,34 @@ func TestOutsideMergesSources(t *testing.T) {
 	}
 }
 
+// The book that counts is the most that there was while the driver was asked; what was taken meanwhile is of any size.
+func TestOutsideBooksMove(t *testing.T) {
+	book := func(used, taken uint64) source.PageUsage {
+		return source.PageUsage{Key: "k1", State: source.PagesReadable, Devices: []source.DeviceUsage{{GPUUUID: "GPU-a", UsedBytes: used, Allocations: taken}}}
+	}
+	for name, c := range map[string]struct {
+		before, after source.PageUsage
+		used          uint64
+		moved, ever   bool
+	}{
+		"at rest":             {book(7, 3), book(7, 3), 7, false, true},
+		"given back":          {book(7, 3), book(2, 3), 7, false, true},
+		"taken":               {book(2, 3), book(7, 4), 7, true, true},
+		"taken and given":     {book(2, 3), book(2, 4), 2, true, true},
+		"nothing ever":        {book(0, 0), book(0, 0), 0, false, false},
+		"not readable before": {source.PageUsage{Key: "k1", State: source.PagesUnknown}, book(7, 3), 7, true, true},
+		"not readable now":    {book(7, 3), source.PageUsage{Key: "k1", State: source.PagesUnknown}, 0, false, false},
+		"not there before":    {source.PageUsage{Key: "k9", State: source.PagesReadable}, book(7, 3), 7, true, true},
+	} {
+		f := newOutsideFake()
+		f.usages, f.later = []source.PageUsage{c.before}, []source.PageUsage{c.after}
+		got := f.look(t).Allocations[0]
+		if share := got.GPUs[0]; share.BookBytes != c.used || share.Moved != c.moved || got.Registers != c.ever {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 func TestOutsideRegistration(t *testing.T) {
 	slot := source.ProcessID{PIDNamespace: 5, PID: 3, StartTime: 70}
 	for name, c := range map[string]struct {
@@ -104,6 +137,7 @@ func TestOutsideRegistration(t *testing.T) {
 		want    bool
 	}{
 		"the same":             {source.Residence{ID: slot}, true},
+		"one without /proc":    {source.Residence{ID: source.ProcessID{PIDNamespace: 7, PID: 9, StartTime: 99}}, true},
 		"another start":        {source.Residence{ID: source.ProcessID{PIDNamespace: 5, PID: 3, StartTime: 71}}, false},
 		"another clock":        {source.Residence{ID: source.ProcessID{PIDNamespace: 5, PID: 3, StartTime: 71}, OtherTime: true}, true},
 		"another namespace":    {source.Residence{ID: source.ProcessID{PIDNamespace: 6, PID: 3, StartTime: 70}}, false},
@@ -117,6 +151,7 @@ func TestOutsideRegistration(t *testing.T) {
 			c.process.Keys = []string{"k1"}
 		}
 		f.residents = []source.Residence{c.process}
+		f.usages[0].Processes = append(f.usages[0].Processes, source.PageProcess{ID: source.ProcessID{PID: 9}})
 		if got := f.look(t).Processes[0].Registered; got != c.want {
 			t.Errorf("%s: registered %t", name, got)
 		}

@@ -22,7 +22,7 @@ func bothTenants(now time.Duration) *monitor.Outside {
 		AllocationsKnown: true, CallsKnown: true}
 	for i, pod := range []string{"honest", "one"} {
 		key, pid := fmt.Sprintf("k%d", i), 20-10*i
-		seen.Allocations = append(seen.Allocations, monitor.OutsideAllocation{Key: key, Known: true, Processes: 1,
+		seen.Allocations = append(seen.Allocations, monitor.OutsideAllocation{Key: key, Known: true, Registers: true,
 			Owner: monitor.Owner{PodUID: "uid-" + pod, Namespace: "default", Pod: pod, Container: "main"},
 			GPUs:  []monitor.OutsideShare{{UUID: "GPU-a", LimitBytes: 8 * gib, BookBytes: gib}}})
 		seen.Processes = append(seen.Processes, monitor.OutsideProcess{Registered: true,

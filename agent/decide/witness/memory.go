@@ -14,6 +14,7 @@ import (
 type sum struct {
 	bytes   uint64 // by the driver's word
 	book    uint64 // by the container's, but no more than it may hold
+	limit   uint64 // what it may hold
 	users   int    // processes that the driver lists
 	largest *monitor.OutsideProcess
 }
@@ -29,8 +30,8 @@ func (at *tenancy) gpus() []string {
 	return slices.Sorted(maps.Keys(gpus))
 }
 
-// sum adds a container's memory up. A page that cannot be read counts as full: nothing is said of it here then but what is
-// above its limit.
+// sum adds a container's memory up. A page that cannot be read, or whose book was in motion while the driver was asked,
+// counts as full: nothing is said of it here then but what is above its limit.
 func (at *tenancy) sum(gpu string) sum {
 	var s sum
 	largest := uint64(0)
@@ -48,9 +49,12 @@ func (at *tenancy) sum(gpu string) sum {
 	}
 	for _, allocation := range at.allocations {
 		for _, share := range allocation.GPUs {
+			if share.UUID != gpu {
+				continue
+			}
+			s.limit += share.LimitBytes
 			switch {
-			case share.UUID != gpu:
-			case allocation.Known:
+			case allocation.Known && !share.Moved:
 				s.book += min(share.BookBytes, share.LimitBytes)
 			default:
 				s.book += share.LimitBytes

@@ -169,14 +169,15 @@ func (at *tenancy) about(kind Kind, process *monitor.OutsideProcess) Finding {
 	return f
 }
 
-// withoutSlot looks for processes that use a GPU and have not registered.
+// withoutSlot looks for processes that use a GPU and have not registered. That is certain of those that the driver lists; a
+// device node may be a descriptor that a parent left open, and counted calls are the container's, of any process.
 func (l *look) withoutSlot(at *tenancy) (found []Finding) {
 	if !at.readable() {
 		return nil // who has registered cannot be told; the page is reported itself
 	}
 	var worst *monitor.OutsideProcess
 	var held uint64
-	how, settle := "", hoppingFor
+	how, settle, listed := "", hoppingFor, false
 	for _, process := range at.processes {
 		why := stray(process)
 		if why == "" {
@@ -192,9 +193,10 @@ func (l *look) withoutSlot(at *tenancy) (found []Finding) {
 			settle = suspectFor
 		}
 		held += bytesOf(process)
-		if worst == nil || bytesOf(process) > bytesOf(worst) {
+		if worst == nil || len(process.Memory) > 0 && (!listed || bytesOf(process) > bytesOf(worst)) {
 			worst, how = process, why
 		}
+		listed = listed || len(process.Memory) > 0
 	}
 	if worst == nil {
 		worst, how = l.called(at)
@@ -204,7 +206,7 @@ func (l *look) withoutSlot(at *tenancy) (found []Finding) {
 		return nil
 	}
 	f := at.about(NoSlot, worst)
-	f.Bytes = held
+	f.Bytes, f.certain = held, listed
 	f.Detail = fmt.Sprintf("process %d (%.32q) %s and has no slot in a usage page; such processes hold %d bytes", worst.PID, worst.Command, how, held)
 	f.settle = settle
 	return []Finding{f}
@@ -229,7 +231,7 @@ func (l *look) called(at *tenancy) (*monitor.OutsideProcess, string) {
 		return nil, ""
 	}
 	for _, allocation := range at.allocations {
-		if allocation.Processes > 0 {
+		if allocation.Registers {
 			return nil, ""
 		}
 	}
@@ -261,6 +263,7 @@ func (l *look) beyondBook(at *tenancy, overhead map[string]overheads) (found []F
 		}
 		f := at.about(BeyondBook, sum.largest)
 		f.GPUUUID, f.Bytes, f.BookBytes = gpu, sum.bytes, sum.book
+		f.certain = sum.bytes > sum.limit+tolerated // else it may be of the kinds that no book has, and is within its slice
 		f.Detail = fmt.Sprintf("the driver says %d bytes of %s are held by %d processes; accounted for are %d, and up to %d for the driver's own needs",
 			sum.bytes, gpu, sum.users, sum.book, tolerated)
 		found = append(found, f)

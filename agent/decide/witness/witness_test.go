@@ -32,7 +32,7 @@ func newOutsideScene() outsideScene {
 
 // allocate adds an allocation with so much of GPU-a, and by its book in use.
 func (s outsideScene) allocate(key, pod string, limit, book uint64) *monitor.OutsideAllocation {
-	s.Allocations = append(s.Allocations, monitor.OutsideAllocation{Key: key, Known: true, Processes: 1,
+	s.Allocations = append(s.Allocations, monitor.OutsideAllocation{Key: key, Known: true, Registers: true,
 		Owner: monitor.Owner{PodUID: "uid-" + pod, Namespace: "default", Pod: pod, Container: "main"},
 		GPUs:  []monitor.OutsideShare{{UUID: "GPU-a", LimitBytes: limit, BookBytes: book}}})
 	return &s.Allocations[len(s.Allocations)-1]
@@ -129,7 +129,7 @@ func TestWitnessReportsWithinTenSeconds(t *testing.T) {
 			p.Devices, p.Library = true, false
 		}, []string{"no-slot default/one k1 pid=66"}, 0},
 		"calls are counted where nobody ever registered": {func(s outsideScene, _ *witnessRun) {
-			s.allocate("k2", "two", gib, 0).Processes = 0
+			s.allocate("k2", "two", gib, 0).Registers = false
 			s.run(77, "two", "k2")
 			s.Calls[77] = monitor.Calls{CgroupID: 77, Contexts: 1}
 		}, []string{"no-slot default/two k2 pid=77"}, 0},
@@ -211,7 +211,26 @@ func TestWitnessKeepsStillAboutHonestOnes(t *testing.T) {
 			w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9}}
 		},
 		"calls by one who has registered": func(s outsideScene, _ *witnessRun) { s.Calls[10] = monitor.Calls{CgroupID: 10, Contexts: 5} },
-		"the server of MPS of the host":   func(s outsideScene, _ *witnessRun) { s.run(11, "").uses(gib).Command = "nvidia-cuda-mps-server" },
+		"calls by one that has ended, and whose slot was taken back": func(s outsideScene, _ *witnessRun) {
+			s.allocate("k2", "two", gib, 0)
+			s.run(77, "two", "k2")
+			s.Calls[77] = monitor.Calls{CgroupID: 77, Contexts: 1}
+		},
+		"memory that comes and goes while one looks": func(s outsideScene, _ *witnessRun) {
+			s.Processes[0].Memory[0].UsedBytes, s.Allocations[0].GPUs[0].Moved = 7*gib, true
+		},
+		"many that have a context and nothing else": func(s outsideScene, _ *witnessRun) {
+			for i := range 40 {
+				s.run(100+i, "one", "k1").uses(600 * mib).Registered = true
+			}
+		},
+		"a sidecar in the pid namespace of the pod": func(s outsideScene, _ *witnessRun) { s.run(11, "one").Container.ID = "container-side" },
+		"an init container beside the next one of its pod": func(s outsideScene, _ *witnessRun) {
+			s.allocate("k0", "one", gib, gib)
+			first := s.run(9, "one", "k0").uses(gib)
+			first.Container.ID, first.Registered = "container-init", true
+		},
+		"the server of MPS of the host": func(s outsideScene, _ *witnessRun) { s.run(11, "").uses(gib).Command = "nvidia-cuda-mps-server" },
 		"neighbours show that the driver needs more": func(s outsideScene, _ *witnessRun) {
 			for i := range 3 {
 				key := fmt.Sprintf("n%d", i)
@@ -292,43 +311,6 @@ func TestWitnessWithoutSources(t *testing.T) {
 				t.Errorf("%+v, over %v", w.last.List, w.over)
 			}
 		})
-	}
-}
-
-func TestWitnessOrders(t *testing.T) {
-	s := newOutsideScene()
-	s.run(66, "one", "k1").uses(8 * gib)
-	s.run(99, "", "k1").uses(8 * gib)
-	s.run(88, "none").uses(gib)
-	for _, action := range []Action{Report, Freeze, Kill} {
-		w := newWitnessRun(t)
-		w.policy.Action = action
-		w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
-		w.look(s, tenSeconds)
-		if action == Report {
-			if w.last.Orders != nil {
-				t.Errorf("%+v", w.last.Orders)
-			}
-			continue
-		}
-		// One for each container, nothing for the host, and not for what is only likely.
-		if len(w.last.Orders) != 2 || w.last.Orders[0].Container.ID != "container-none" || w.last.Orders[0].PID != 88 ||
-			w.last.Orders[1].Container.ID != "container-one" || w.last.Orders[1].PID != 66 || w.last.Orders[1].StartTime != 7 || w.last.Orders[1].Action != action {
-			t.Errorf("%+v", w.last.Orders)
-		}
-		if w.look(newOutsideScene(), 1); len(w.last.Orders) != 0 {
-			t.Errorf("about what is seen no more: %+v", w.last.Orders)
-		}
-	}
-	w := newWitnessRun(t)
-	w.policy.Action = Kill
-	w.shares = []steering.Verdict{{Key: "k1", GPUUUID: "GPU-a", Rate: 0.3, Used: 0.9, UsedKnown: true}}
-	if w.look(newOutsideScene(), 10); len(w.begun) != 1 || len(w.last.Orders) != 0 {
-		t.Errorf("%v %+v", w.begun, w.last.Orders)
-	}
-	w.shares[0].OverShare = true
-	if w.look(newOutsideScene(), 1); len(w.last.Orders) != 1 || w.last.Orders[0].PID != 10 {
-		t.Errorf("%+v", w.last.Orders)
 	}
 }
 

@@ -25,7 +25,8 @@ var _ source.ProcessMemories = (*Reader)(nil)
 // memoryUnknown is NVML_VALUE_NOT_AVAILABLE.
 const memoryUnknown = ^uint64(0)
 
-// ProcessMemory implements source.ProcessMemories: the compute processes of every card, clients of MPS included.
+// ProcessMemory implements source.ProcessMemories: the compute processes of every card, clients of MPS included. Cards in MIG
+// mode are left out: they are offered by others, and so is what runs there.
 func (r *Reader) ProcessMemory(ctx context.Context) ([]source.ProcessMemory, error) {
 	return ask(ctx, r, "read processes", r.readProcesses)
 }
@@ -42,7 +43,7 @@ func (r *Reader) readProcesses() ([]source.ProcessMemory, error) {
 		if code == nvml.ERROR_UNINITIALIZED {
 			return nil, r.giveUp(codeError("read processes", code))
 		}
-		if code != nvml.SUCCESS || uuid == "" {
+		if code != nvml.SUCCESS || uuid == "" || r.isSplit(opened.device) {
 			continue
 		}
 		listed := map[int]bool{}
@@ -94,10 +95,8 @@ const mpsServer = "nvidia-cuda-mps"
 // left takes turns. Processes of one card are clients of its server or not at all: the driver runs no others beside it at
 // the same time.
 func (r *Reader) sharing(device nvml.Device) source.Sharing {
-	if r.has["nvmlDeviceGetMigMode"] {
-		if mode, _, code := device.GetMigMode(); code == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
-			return source.SharingMIG
-		}
+	if r.isSplit(device) {
+		return source.SharingMIG
 	}
 	if len(r.clients(device)) > 0 {
 		return source.SharingMPS

@@ -266,7 +266,10 @@ func TestProcessMemory(t *testing.T) {
 		return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 1 << 30}, {Pid: 8, UsedGpuMemory: math.MaxUint64}, {Pid: 9, UsedGpuMemory: 5}, {}}, nvml.SUCCESS
 	}
 	b.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_NO_PERMISSION }
-	got, err := counter(t, &library{devices: []*mock.Device{a, b}}, &now).ProcessMemory(t.Context())
+	split := counting("GPU-split") // offered by others
+	split.GetMigModeFunc = func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_ENABLE, 0, nvml.SUCCESS }
+	split.GetComputeRunningProcessesFunc = a.GetComputeRunningProcessesFunc
+	got, err := counter(t, &library{devices: []*mock.Device{a, b, split}}, &now).ProcessMemory(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -233,14 +233,21 @@ func (r *Reader) readGPU(device nvml.Device, index int) (gpu source.GPU, named b
 	if model, code := device.GetName(); code == nvml.SUCCESS {
 		gpu.Model = model
 	}
-	if r.has["nvmlDeviceGetMigMode"] {
-		if mode, _, code := device.GetMigMode(); code == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
-			gpu.Err = source.ErrMIG
-			return gpu, true
-		}
+	if r.isSplit(device) {
+		gpu.Err = source.ErrMIG
+		return gpu, true
 	}
 	gpu.Err = r.readMemory(device, &gpu)
 	return gpu, true
+}
+
+// isSplit says whether a card is in MIG mode.
+func (r *Reader) isSplit(device nvml.Device) bool {
+	if !r.has["nvmlDeviceGetMigMode"] {
+		return false
+	}
+	mode, _, code := device.GetMigMode()
+	return code == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
 }
 
 // readMemory fills the sizes. Libraries before version 510 do not tell what the driver keeps.
