@@ -216,7 +216,7 @@ func (r row) target(rule string) string {
 	case r.again():
 		parts = []string{fmt.Sprintf("found ≤ %g s", l.detect), "0 false"}
 	case r.expect != nil:
-		parts = []string{fmt.Sprintf("found ≤ %g s, over ≤ %g s", l.detect+r.slow, l.recovery), "2 changes", "0 false"}
+		parts = []string{fmt.Sprintf("found ≤ %g s, over ≤ %g s", l.detect, l.recovery), "2 changes", "0 false"}
 	}
 	if r.mixture && !r.vague {
 		parts = append(parts, fmt.Sprintf("error ≤ %g %%", attributionError))
@@ -271,7 +271,7 @@ func (r row) missedVerdicts(l limits, f Figures) []string {
 	}
 	found := f.Detect != nil && *f.Detect >= 0
 	m.add(!found, "not found")
-	m.add(found && *f.Detect > l.detect+r.slow, "found after more than %g s", l.detect+r.slow)
+	m.add(found && *f.Detect > l.detect, "found after more than %g s", l.detect)
 	if !r.again() {
 		m.add(f.Recover != nil && (*f.Recover < 0 || *f.Recover > l.recovery), "not over within %g s", l.recovery)
 		m.add(f.Early > 0, "%d times over before the disturbance was", f.Early)

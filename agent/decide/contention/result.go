@@ -61,8 +61,12 @@ type Strain struct {
 }
 
 // Bad says whether the period is evidence against the GPU, above a threshold.
-func (s Strain) Bad(above float64) bool {
-	return s.Excluded == "" && s.Saturated && s.CoActive && s.Avg10 > above && s.Avg60 > above
+func (s Strain) Bad(above float64) bool { return s.Suspicious(above) && s.CoActive && s.Avg60 > above }
+
+// Suspicious says whether it would be if the pressure lasted, and others turned out to have much of the traffic: both are
+// means over longer than Avg10.
+func (s Strain) Suspicious(above float64) bool {
+	return s.Excluded == "" && s.Saturated && s.Avg10 > above
 }
 
 // GPU is what is concluded of one card.

@@ -44,10 +44,11 @@ func (e Evidence) Text(name func(key string) string) string {
 		name(e.Victim), 100*e.Avg10, 100*e.Avg60, e.Resource, e.Lasted.Round(time.Second), 100*e.DeviceRatio, antagonist, e.Samples)
 }
 
-// streak is what a row of bad periods has shown.
+// streak is what a row of periods without a break has shown, all of them bad, or all suspicious.
 type streak struct {
 	since    time.Duration
 	periods  int
+	company  int                // of them, those in which others had much of the traffic
 	suspects map[string]float64 // confidence by antagonist, summed over the periods; nothing in it is changed
 	victim   string
 	last     contention.Strain
@@ -76,10 +77,13 @@ func (s streak) add(w weight, from time.Duration, idle int) streak {
 		return streak{victim: w.victim, last: w.worst, idle: idle}
 	}
 	if s.periods == 0 {
-		s.since, s.suspects = from, nil
+		s.since, s.suspects, s.company = from, nil, 0
 	}
 	s.periods++
 	s.victim, s.last, s.idle = w.victim, w.worst, idle
+	if w.worst.CoActive {
+		s.company++
+	}
 	if w.worst.Antagonist != "" {
 		suspects := maps.Clone(s.suspects)
 		if suspects == nil {
@@ -97,7 +101,7 @@ func (s streak) evidence(uuid string, lasted time.Duration) Evidence {
 	e := Evidence{GPUUUID: uuid, Resource: s.last.Resource, Victim: s.victim, Avg10: s.last.Avg10, Avg60: s.last.Avg60,
 		DeviceRatio: s.last.DeviceRatio, Samples: s.last.Samples, Since: s.since, Lasted: lasted}
 	for _, key := range slices.Sorted(maps.Keys(s.suspects)) {
-		if confidence := s.suspects[key] / float64(max(1, s.periods)); confidence > e.Confidence && key != s.victim {
+		if confidence := s.suspects[key] / float64(max(1, s.company)); confidence > e.Confidence && key != s.victim {
 			e.Antagonist, e.Confidence = key, confidence
 		}
 	}

@@ -24,6 +24,10 @@ import (
 // longestStep is what one period counts for at most: a loop that was held up has not seen what happened meanwhile.
 const longestStep = 2 * contention.Period
 
+// confirmed is by how much longer than BadFor contention must have lasted by the average over 10 s alone where the one over
+// 60 s has only now come to say so too. Of a constant 35 % that begins on a quiet card that one says 25 % after 75 s.
+const confirmed = 25 * time.Second
+
 // healthResources are those on which contention withdraws a card. Waiting for time is what shares are for.
 var healthResources = []contention.Resource{contention.ResourceDRAM, contention.ResourcePCIeRX, contention.ResourcePCIeTX}
 
@@ -45,6 +49,8 @@ type gpuContention struct {
 	blind     time.Duration // for how long nothing has been seen
 	why       string        // it is blind; "": it is not
 	streak    streak        // of bad periods
+	suspected time.Duration // how long without a break periods were suspicious, bad ones included
+	suspicion streak        // of them
 	evidence  Evidence      // for contended, or for the cut
 	lever     lever
 }
@@ -122,7 +128,7 @@ func Judge(seen contention.Result, policy Policy, state State, now time.Duration
 
 // worthKeeping says whether anything is remembered of a card that still matters.
 func (g gpuContention) worthKeeping(policy Policy, now time.Duration) bool {
-	return g.contended || g.lever.on || g.bad > 0 || g.moved && now-g.changed < max(policy.Repeated, g.hold)
+	return g.contended || g.lever.on || g.suspected > 0 || g.moved && now-g.changed < max(policy.Repeated, g.hold)
 }
 
 // verdict is what is told of a card.
@@ -146,10 +152,11 @@ func (g gpuContention) holdLeft(now time.Duration) time.Duration {
 
 // weight is what one period says of a card.
 type weight struct {
-	bad, good bool   // both false: neither, or nothing
-	blind     string // why nothing can be said; "": it can
-	victim    string
-	worst     contention.Strain // of the victim; where bad
+	bad, good  bool   // both false: neither, or nothing
+	suspicious bool   // bad, or would be if it lasted
+	blind      string // why nothing can be said; "": it can
+	victim     string
+	worst      contention.Strain // of the victim; where suspicious
 }
 
 // weigh looks at all slices of a card. card is nil where the card was not seen.
@@ -188,11 +195,12 @@ func (w weight) add(key string, strain contention.Strain, policy Policy) weight 
 		if !low { // it may be the one that suffers
 			w.blind = cmp.Or(w.blind, strain.Excluded)
 		}
-	case strain.Bad(policy.Above):
-		if !w.bad || strain.Avg60 > w.worst.Avg60 {
+	case strain.Suspicious(policy.Above):
+		bad := strain.Bad(policy.Above)
+		if !w.suspicious || bad && !w.bad || bad == w.bad && strain.Avg60 > w.worst.Avg60 {
 			w.victim, w.worst = key, strain
 		}
-		w.bad = true
+		w.suspicious, w.bad, w.good = true, w.bad || bad, w.good && !strain.CoActive
 	default:
 		if !low && strain.Saturated && strain.CoActive {
 			w.good = false
@@ -219,24 +227,49 @@ func (s *step) look(g gpuContention, w weight) gpuContention {
 	if w.blind != "" {
 		g.blind += passed
 		if g.blind >= s.policy.BadFor {
-			g.bad, g.streak = 0, streak{} // too long ago to go on from
+			g = g.absolved() // too long ago to go on from
 		}
 		return g
 	}
 	g.blind = 0
-	switch {
-	case w.bad:
+	suspected, suspicion := g.suspected, g.suspicion
+	if w.bad {
+		g.bad, g.streak = s.extend(g.bad, g.streak, w, passed)
+	} else {
+		g = g.absolved()
+	}
+	if w.suspicious {
+		g.suspected, g.suspicion = s.extend(suspected, suspicion, w, passed)
+	}
+	if g.good += passed; !w.good {
 		g.good = 0
-		g.streak = g.streak.add(w, s.now-passed, g.streak.idleWith(w, passed, s.policy))
-		if g.bad += passed; g.streak.periods == 0 {
-			g.bad = 0
-		}
-	case w.good:
-		g.bad, g.good, g.streak = 0, g.good+passed, streak{}
-	default:
-		g.bad, g.good, g.streak = 0, 0, streak{}
 	}
 	return g
+}
+
+// extend lets a streak, and how long it has lasted, go on with a period.
+func (s *step) extend(lasted time.Duration, of streak, w weight, passed time.Duration) (time.Duration, streak) {
+	if of = of.add(w, s.now-passed, of.idleWith(w, passed, s.policy)); of.periods == 0 {
+		return 0, of
+	}
+	return lasted + passed, of
+}
+
+// absolved is the card without its streaks.
+func (g gpuContention) absolved() gpuContention {
+	g.bad, g.streak, g.suspected, g.suspicion = 0, streak{}, 0, streak{}
+	return g
+}
+
+// found says whether the card has been contended for long enough, and by what evidence.
+func (g gpuContention) found(uuid string, policy Policy) (Evidence, bool) {
+	switch {
+	case g.bad >= policy.BadFor:
+		return g.streak.evidence(uuid, g.bad), true
+	case g.bad > 0 && g.suspected >= policy.BadFor+confirmed:
+		return g.suspicion.evidence(uuid, g.suspected), true
+	}
+	return Evidence{}, false
 }
 
 // move changes the verdict where it is due.
@@ -247,10 +280,13 @@ func (s *step) move(g gpuContention, seen contention.Result) gpuContention {
 		return s.recover(g, "nothing has shown contention or its absence for "+g.blind.Round(time.Second).String()+": "+g.why)
 	case g.contended && g.good >= s.policy.GoodFor && g.holdLeft(s.now) == 0:
 		return s.recover(g, "no contention for "+g.good.Round(time.Second).String())
-	case g.contended || g.lever.on || !seen.Period || g.why != "" || g.bad < s.policy.BadFor || g.holdLeft(s.now) > 0:
+	case g.contended || g.lever.on || !seen.Period || g.why != "" || g.holdLeft(s.now) > 0:
 		return g
 	}
-	found := g.streak.evidence(s.uuid, g.bad)
+	found, enough := g.found(s.uuid, s.policy)
+	if !enough {
+		return g
+	}
 	if cut, can := g.lever.pull(found, s.policy, s.now); can {
 		g.lever, g.evidence = cut, found
 		s.note(TransitionCut, cut.reason(s.now), found)
@@ -275,8 +311,8 @@ func (s *step) withdraw(g gpuContention, found Evidence) gpuContention {
 func (s *step) recover(g gpuContention, reason string) gpuContention {
 	s.note(TransitionRecovered, reason, g.evidence)
 	g.contended, g.moved, g.changed, g.hold = false, true, s.now, s.policy.Hold
-	g.evidence, g.bad, g.streak = Evidence{}, 0, streak{}
-	return g
+	g.evidence = Evidence{}
+	return g.absolved()
 }
 
 func (s *step) note(kind TransitionKind, reason string, found Evidence) {

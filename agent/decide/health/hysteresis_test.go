@@ -112,7 +112,7 @@ func TestPresetsNeverFlapAndDetectInTime(t *testing.T) {
 		{"fast", FastPolicy(), "burst 30 s/5 min", longBurst, 0},
 		{"fast", FastPolicy(), "oscillation 20 s at 60 %", halfSwing, 0},
 		{"fast", FastPolicy(), "oscillation 20 s", swings, 0},
-		{"fast", FastPolicy(), "sustained 35 %", sustained, 84 * time.Second},
+		{"fast", FastPolicy(), "sustained 35 %", sustained, 80 * time.Second},
 		{"fast", FastPolicy(), "severe 70 %", severe, 50 * time.Second},
 	} {
 		t.Run(c.preset+"/"+c.name, func(t *testing.T) {

@@ -51,7 +51,8 @@ func (s *step) giveBack(g gpuContention, seen contention.Result) gpuContention {
 	gone := seen.Period && g.why == "" && !slices.ContainsFunc(seen.Slices, func(slice contention.Slice) bool {
 		return slice.Key == g.lever.cut.Key && slice.GPUUUID == g.lever.cut.GPUUUID
 	})
-	lasted := g.why == "" && g.bad >= s.policy.BadFor && s.now-g.looked <= longestStep
+	found, enough := g.found(s.uuid, s.policy)
+	lasted := g.why == "" && enough && s.now-g.looked <= longestStep
 	switch {
 	case gone:
 		s.note(TransitionUncut, "the antagonist is gone", g.evidence)
@@ -64,10 +65,10 @@ func (s *step) giveBack(g gpuContention, seen contention.Result) gpuContention {
 	}
 	g.lever.on = false
 	if lasted && !gone {
-		return s.withdraw(g, g.streak.evidence(s.uuid, g.bad))
+		return s.withdraw(g, found)
 	}
 	if gone {
-		g.bad, g.streak = 0, streak{} // it was about somebody else
+		g = g.absolved() // it was about somebody else
 	}
 	g.evidence = Evidence{}
 	return g
