@@ -11,6 +11,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
+	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -32,6 +33,16 @@ func TestLostCardStaysInView(t *testing.T) {
 	never := knownGPUs(snapshot, verdicts, nil)
 	if len(never) != 2 || never[1].Index != -1 || !strings.Contains(never[1].Detail, "not answer") {
 		t.Errorf("a card that was never seen: %+v", never)
+	}
+}
+
+// What a card's parts are means over is told as it is: the counters' own times are shorter.
+func TestPartsHaveTheirOwnPeriod(t *testing.T) {
+	counter := &control.Figure{Value: 46e9, PeriodSeconds: 0.02}
+	view := control.GPU{PCIeRXBytesPerSec: counter}
+	controlConcluded(&view, contention.GPU{Device: []contention.Attributed{{Resource: contention.ResourcePCIeRX, Part: 0.87, Known: true}}})
+	if want := (control.Figure{Value: 0.87, PeriodSeconds: 30}); view.PCIeRXRatio == nil || *view.PCIeRXRatio != want || view.PCIeRXBytesPerSec != counter {
+		t.Errorf("part %+v, want %+v; counter %+v", view.PCIeRXRatio, want, view.PCIeRXBytesPerSec)
 	}
 }
 

@@ -93,22 +93,19 @@ func controlFigure(figure monitor.Figure) *control.Figure {
 	return &control.Figure{Value: figure.Value, PeriodSeconds: figure.Period.Seconds()}
 }
 
-// controlConcluded fills what decide made of a card's traffic: parts are of what the card can do, as decide knows it.
+// controlConcluded fills what decide made of a card's traffic: parts are of what the card can do, as decide knows it, and means
+// over a longer time than the counters' own.
 func controlConcluded(view *control.GPU, found contention.GPU) {
 	for _, part := range found.Device {
 		if !part.Known {
 			continue
 		}
-		to, period := map[contention.Resource]**control.Figure{contention.ResourceDRAM: &view.DRAMRatio, contention.ResourcePCIeRX: &view.PCIeRXRatio,
-			contention.ResourcePCIeTX: &view.PCIeTXRatio}[part.Resource], 0.0
+		to := map[contention.Resource]**control.Figure{contention.ResourceDRAM: &view.DRAMRatio, contention.ResourcePCIeRX: &view.PCIeRXRatio,
+			contention.ResourcePCIeTX: &view.PCIeTXRatio}[part.Resource]
 		if to == nil {
 			continue
 		}
-		if of := map[contention.Resource]*control.Figure{contention.ResourceDRAM: view.DRAMRatio, contention.ResourcePCIeRX: view.PCIeRXBytesPerSec,
-			contention.ResourcePCIeTX: view.PCIeTXBytesPerSec}[part.Resource]; of != nil {
-			period = of.PeriodSeconds
-		}
-		*to = &control.Figure{Value: part.Part, PeriodSeconds: period}
+		*to = &control.Figure{Value: part.Part, PeriodSeconds: contention.ShareOver.Seconds()}
 	}
 	for _, resource := range found.Possible {
 		view.Possible = append(view.Possible, string(resource))

@@ -80,7 +80,7 @@ func gpuRows() []row {
 			perGPU(func(gpu monitor.GPU) (float64, bool) { return float64(gpu.UsableBytes), gpu.UsableBytes > 0 })},
 		{"vgpud_gpu_memory_held_bytes", gauge, "Memory of the GPU that is granted to containers.", []string{"gpu_uuid"},
 			perGPU(func(gpu monitor.GPU) (float64, bool) { return float64(gpu.HeldBytes), gpu.UsableBytes > 0 })},
-		{"vgpud_gpu_healthy", gauge, "1 while the GPU is sound and none of its slices is withdrawn; the reason says what is wrong.", []string{"gpu_uuid", "reason"}, gpuHealthy},
+		{"vgpud_gpu_healthy", gauge, "1 while the GPU is sound and none of its slices is withdrawn; the reason says what is wrong: ok, gpu-lost, gpu-unreadable, gpu-mig, no-usable-memory, recovering, contended, or memory-taken (containers hold more of it than granted).", []string{"gpu_uuid", "reason"}, gpuHealthy},
 		{"vgpud_slices", gauge, "Slices of the GPU by state: free, allocated, or withdrawn (not allocated and not offered).", []string{"gpu_uuid", "state"}, slicesByState},
 	}
 }

@@ -80,7 +80,7 @@ func verdictRows() []row {
 	gpu := []string{"gpu_uuid"}
 	resource := []string{"gpu_uuid", "resource"}
 	return []row{
-		{"vgpud_gpu_bandwidth_ratio", gauge, "Part of what the GPU can carry on the resource that was used, 0 to 1.", resource,
+		{"vgpud_gpu_bandwidth_ratio", gauge, "Part of what the GPU can carry on the resource that was used over about the last 30 s, 0 to 1.", resource,
 			perConcluded(func(gpu contention.GPU) []sample { return attributed(gpu.UUID, gpu.Device) })},
 		{"vgpud_gpu_bandwidth_unattributed_ratio", gauge, "Part of what the GPU can carry on the resource that was used and is no container's, 0 to 1.", resource,
 			perConcluded(func(gpu contention.GPU) []sample { return attributed(gpu.UUID, gpu.Unattributed) })},

@@ -64,7 +64,7 @@ func outsideRows() []row {
 			slices.Concat(container, []string{"call"}), containerCalls},
 		{"vgpud_container_copied_bytes_total", counter, "Bytes that the container copied, by direction, as the probes counted them; unknown: between unified addresses, where the call does not tell.",
 			slices.Concat(container, []string{"direction"}), containerCopies},
-		{"vgpud_witness_findings", gauge, "Findings about containers that use a GPU past what they were given, by kind, at present; a container can have several, such as one for each GPU or file.", []string{"kind"},
+		{"vgpud_witness_findings", gauge, "Findings about containers that use a GPU past what they were given, by kind, at present; a container can have several, such as one for each GPU or file. no-slot: a process uses the GPU past the library; memory-beyond-book: it holds more memory than its book says, or than it may; time-beyond-grant: it uses more GPU time than it may; replaced-file: it does not see a file that was mounted into it; no-allocation: it uses a GPU and was given none.", []string{"kind"},
 			ifOutside(func(outside Outside) []sample {
 				var samples []sample
 				for _, kind := range witness.Kinds {
@@ -76,7 +76,7 @@ func outsideRows() []row {
 				}
 				return samples
 			})},
-		{"vgpud_witness_findings_total", counter, "Findings that have begun, by kind.", []string{"kind"},
+		{"vgpud_witness_findings_total", counter, "Findings that have begun, by kind; see vgpud_witness_findings.", []string{"kind"},
 			ifOutside(func(outside Outside) []sample {
 				var samples []sample
 				for _, kind := range witness.Kinds {
@@ -94,7 +94,7 @@ func outsideRows() []row {
 				}
 				return samples
 			})},
-		{"vgpud_frozen_containers", gauge, "Containers that the agent has frozen.", nil,
+		{"vgpud_frozen_containers", gauge, "Containers that the agent has frozen (--witness=freeze); vgpud top lists them, vgpud thaw lets them go on.", nil,
 			single(func(view View) float64 { return float64(view.Outside.Frozen) })},
 		{"vgpud_events_total", counter, "Kubernetes Events, by what became of them: sent, or dropped (too many, refused, or the API server was away for too long).", []string{"result"},
 			func(view View) []sample {

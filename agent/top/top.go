@@ -26,7 +26,7 @@ const framesPerSecond = 20
 
 // Legend says what the columns mean; the help of `vgpud top` and its help screen have it.
 const Legend = `SHARE is the GPU time that a slice used, GRANT what it was granted, RATE what is in force now (more: lent to it), WAIT the time in which its launches waited for the share. That is what shares are for, and no fault.
-DRAM, PCIe> (host to card) and PCIe< are parts of what the card can do. Behind a slice's part is how sure that is, 0 to 1; ? is traffic that cannot be said to be its own, – is not known.
+DRAM, PCIe> (host to card) and PCIe< are parts of what the card can do, over about 30 s; RX/s and TX/s are its link now, in bytes. Behind a slice's part is how sure that is, 0 to 1; ? is traffic that cannot be said to be its own, – is not known.
 PRESSURE is the time lost to others in the last 10 s, on the resource where most is lost (pcie_rx: PCIe>, pcie_tx: PCIe<); "why" has all of it as in /proc/pressure.
 VERDICT: victim, antagonist, held (waits for its share), over-share, over-limit, tampered, frozen, cut.`
 

@@ -38,6 +38,9 @@ const (
 // lane is what one lane of each generation of PCIe carries in one direction, in bytes per second, after its encoding.
 var lane = [...]float64{0, 0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9, 15.125e9}
 
+// ShareOver is the time over which the parts that are concluded are means; what is older counts by e less for each of it.
+const ShareOver = shareOver
+
 // counter is one smoothed counter of a card.
 type counter struct {
 	last       float64
