@@ -24,7 +24,7 @@ SUBMAKE = $(MAKE) $(if $(V),,-s) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-
 .PHONY: help build shim sim agent client demo test check e2e bench-shim bench-compute bench-agent bench-contention bench-probes test-gpu format docs tools clean need-build
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: shim sim agent client ## Build the agent, libvgpu and the simulated GPU into build/
 

@@ -33,6 +33,9 @@ metrics. SIGTERM and SIGINT stop it in order; running containers stay limited.
 Each option can also be given as VGPUD_<OPTION> in the environment, or as a key of the YAML file that --config names.
 
 Amounts of memory are ` + amount.BytesRule + `.`,
+		Example: `  vgpud run --slices-per-gpu 4 --textfile-dir /var/lib/prometheus/node-exporter
+  vgpud run --contention report --compute-mode hard
+  vgpud run --config /etc/vgpud.yaml --print-config`,
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			config, err := loadConfig(command, environment())

@@ -51,7 +51,8 @@ func versionText() string {
 }
 
 func newDocsCommand() *cobra.Command {
-	docs := &cobra.Command{Use: "docs", Short: "Print generated documentation", Hidden: true}
+	docs := &cobra.Command{Use: "docs", Short: "Print generated documentation", Hidden: true,
+		Args: noArguments, RunE: func(command *cobra.Command, _ []string) error { return command.Help() }}
 	docs.AddCommand(
 		&cobra.Command{Use: "config", Short: "Print docs/config.md", Args: noArguments,
 			RunE: func(command *cobra.Command, _ []string) error { return writeOptionsMarkdown(command.OutOrStdout()) }},

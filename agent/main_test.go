@@ -32,6 +32,7 @@ func TestUsageErrors(t *testing.T) {
 		{"--frobnicate", 1, "vgpud: unknown flag: --frobnicate; see vgpud --help\n"},
 		{"run --frobnicate", 1, "vgpud: unknown flag: --frobnicate; see vgpud run --help\n"},
 		{"run now", 1, "vgpud: unexpected argument \"now\"; see vgpud run --help\n"},
+		{"docs now", 1, "vgpud: unexpected argument \"now\"; see vgpud docs --help\n"},
 		{"demo now", 1, "vgpud: unexpected argument \"now\"; see vgpud demo --help\n"},
 		{"exec --frobnicate", 125, "vgpud: unknown flag: --frobnicate; see vgpud exec --help\n"},
 		{"exec", 125, "vgpud: no command: vgpud exec --memory 4Gi -- COMMAND\n"},

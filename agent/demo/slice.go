@@ -144,7 +144,7 @@ func (s *stage) showRefusal(ctx context.Context) error {
 		Lines: []string{
 			fmt.Sprintf("limit                   %12d bytes", s.limit),
 			fmt.Sprintf("allocated in total      %12d bytes", filled),
-			"one byte more                 refused, CUDA_ERROR_OUT_OF_MEMORY",
+			fmt.Sprintf("one byte more           %12s: CUDA_ERROR_OUT_OF_MEMORY", "refused"),
 			fmt.Sprintf("most ever on the card   %12d bytes, says the card", status[0].HighWater),
 		}})
 }

@@ -61,7 +61,7 @@ func TestOddAmounts(t *testing.T) {
 		"4096":    "--memory is 4096 bytes; did you mean 4096Mi?",
 		" 1 ":     "--memory is 1 bytes; did you mean 1Mi?",
 		"4K":      "--memory is 4096 bytes, less than any program on a GPU needs",
-		"81Gi":    "--memory 81Gi is more than the GPU has (80 GiB)",
+		"81Gi":    "--memory 81Gi is more than the GPU has (80 GiB), and limits nothing",
 		"80Gi":    "",
 		"1Mi":     "",
 		"0":       "",

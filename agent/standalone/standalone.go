@@ -143,7 +143,7 @@ func oddAmount(text string, memory, total uint64) string {
 	case memory > 0 && memory < 1<<20:
 		return fmt.Sprintf("--memory is %d bytes, less than any program on a GPU needs", memory)
 	case total > 0 && memory > total:
-		return fmt.Sprintf("--memory %s is more than the GPU has (%s)", text, amount.FormatBytes(total))
+		return fmt.Sprintf("--memory %s is more than the GPU has (%s), and limits nothing", text, amount.FormatBytes(total))
 	}
 	return ""
 }

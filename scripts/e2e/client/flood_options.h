@@ -123,7 +123,7 @@ static void set_option(const char *text) {
     if (known[i].number != NULL) *known[i].number = strtol(value + 1, &end, 10);
     if (*end == 0) return;
   }
-  fprintf(stderr, "flood: unknown option or value: %s\n", text);
+  fprintf(stderr, "flood: unknown option or value: %s; flood_options.h lists what there is, such as seconds=3\n", text);
   exit(2);
 }
 
