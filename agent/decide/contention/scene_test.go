@@ -21,6 +21,40 @@ const ms = time.Millisecond
 // scaled is a time times a factor.
 func scaled(d time.Duration, factor float64) time.Duration { return time.Duration(float64(d) * factor) }
 
+// PlayForgedLink plays, for tests from outside, a link that is a tenth in use: the victim copies undisturbed, and the forger says
+// that it copied so many times what it did, that each of its copies took ten times as long, and that it stalled all the time.
+func PlayForgedLink(t *testing.T, times uint64, span time.Duration, seen func(now time.Duration, concluded Result)) {
+	t.Helper()
+	victim, forger := copier("victim", 0.05, nil), copier("forger", 0.05, nil)
+	forger.forge = forgeLink(times, time.Hour+5*time.Minute)
+	s := newScene(t, 1, victim, forger)
+	s.run(span, func() { seen(s.now, s.result) })
+}
+
+// forgeLink forges from a time on.
+func forgeLink(times uint64, from time.Duration) func(time.Duration, *monitor.Stream) {
+	var honest, claimed monitor.Stream // at the look before
+	return func(now time.Duration, stream *monitor.Stream) {
+		real := *stream
+		real.Classes = slices.Clone(stream.Classes)
+		if now > from {
+			copied := &stream.Copies[monitor.HostToDevice].Bytes
+			*copied = claimed.Copies[monitor.HostToDevice].Bytes + times*(*copied-honest.Copies[monitor.HostToDevice].Bytes)
+			stream.Stalls.Time = claimed.Stalls.Time + time.Second
+			for i := range stream.Classes {
+				class := &stream.Classes[i]
+				class.Time = claimed.Classes[i].Time + 10*(class.Time-honest.Classes[i].Time)
+				class.Recent = slices.Clone(class.Recent)
+				for j := range class.Recent {
+					class.Recent[j] *= 10
+				}
+			}
+		}
+		honest, claimed = real, *stream
+		claimed.Classes = slices.Clone(stream.Classes)
+	}
+}
+
 // work is one kind of operation that an actor does over and over.
 type work struct {
 	kind   monitor.OperationKind
