@@ -236,13 +236,9 @@ func (c *cardTraffic) excluded(on int, s *sliceTraffic, averages Averages, share
 // throttleWords names the reasons of a throttle.
 func throttleWords(set monitor.Throttle) string {
 	var words []string
-	for _, reason := range []struct {
-		bit  monitor.Throttle
-		name string
-	}{{monitor.ThrottlePower, "power"}, {monitor.ThrottleThermal, "temperature"}, {monitor.ThrottleHardware, "hardware"},
-		{monitor.ThrottleSync, "kept level with other cards"}} {
-		if set&reason.bit != 0 {
-			words = append(words, reason.name)
+	for _, reason := range monitor.ThrottleReasons {
+		if set&reason.Bit != 0 {
+			words = append(words, reason.Name)
 		}
 	}
 	if len(words) == 0 {
