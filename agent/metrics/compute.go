@@ -25,17 +25,14 @@ type Steering struct {
 	SampleUp bool   // which answered the last time
 }
 
-// wholePPM is a whole GPU in the unit of shares.
-const wholePPM = 1_000_000
-
 func computeRows() []row {
 	return []row{
 		{"vgpud_slice_compute_info", gauge, "How GPU time of the container is limited on this GPU: none, hard (the share is a cap) or elastic (what others leave is lent, up to the ceiling); always 1.",
 			slices.Concat(sliceLabels, []string{"mode"}), computeInfo},
 		{"vgpud_slice_compute_share_ratio", gauge, "Part of the GPU's time that is granted to the container, 0 to 1.",
-			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.SharePPM) / wholePPM })},
+			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.SharePPM) / monitor.WholePPM })},
 		{"vgpud_slice_compute_ceiling_ratio", gauge, "Most of the GPU's time that the container may use, loans included, 0 to 1.",
-			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.CeilingPPM) / wholePPM })},
+			sliceLabels, perLimited(func(share monitor.Share) float64 { return float64(share.CeilingPPM) / monitor.WholePPM })},
 		{"vgpud_slice_compute_rate_ratio", gauge, "Part of the GPU's time that the container may use now, loans included, as the agent steers it.",
 			sliceLabels, perVerdict(func(verdict steering.Verdict) (float64, bool) { return verdict.Rate, true })},
 		{"vgpud_slice_compute_used_ratio", gauge, "Part of the GPU's time that the container used over about the last second, 0 to 1, as the driver (NVML) measured it; missing where it did not.",

@@ -22,6 +22,9 @@ type Compute struct {
 	Samples []Utilization // new since the last round
 }
 
+// WholePPM is a whole GPU in the unit of shares; see package source.
+const WholePPM = source.WholePPM
+
 // ComputeMode is how the GPU time of an allocation is limited; see package source.
 type ComputeMode = source.ComputeMode
 

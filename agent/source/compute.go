@@ -31,6 +31,9 @@ type Keys interface {
 	Keys(pids []int) (map[int][]string, error)
 }
 
+// WholePPM is a whole GPU in the unit of shares, and one in that of rates and scales.
+const WholePPM = 1_000_000
+
 // ComputeMode is how the GPU time of an allocation is limited, in the numbers of package limiter.
 type ComputeMode uint32
 

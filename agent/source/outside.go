@@ -73,12 +73,11 @@ type ProcessMemories interface {
 
 // Container is where a process lives.
 type Container struct {
-	CgroupID   uint64
-	CgroupPath string // in its hierarchy
-	PodUID     string // "": not a pod's
-	ID         string // of the container, by the runtime; "": not a container
-	Namespace  string // of the pod; empty, as Pod is, where that could not be learnt
-	Pod        string
+	CgroupID  uint64
+	PodUID    string // "": not a pod's
+	ID        string // of the container, by the runtime; "": not a container
+	Namespace string // of the pod; empty, as Pod is, where that could not be learnt
+	Pod       string
 }
 
 // Replaced is a file of ours that a process does not see where it was put.

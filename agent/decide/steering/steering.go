@@ -18,7 +18,7 @@ import (
 )
 
 // ppm is one whole in the unit of shares, rates and scales.
-const ppm = 1_000_000
+const ppm = monitor.WholePPM
 
 // Policy is what the operator chose for GPU time, and the times of steering. But for Cuts it does not change while the
 // agent runs.

@@ -14,6 +14,9 @@ type Reader struct{ books *ledger.Ledger }
 
 var _ source.Ledger = Reader{}
 
+// The plugin's books and what observes them count shares in the same unit; neither may import the other.
+var _ = [1]struct{}{}[source.WholePPM-ledger.WholePPM]
+
 // New reads books, which stay the caller's.
 func New(books *ledger.Ledger) Reader { return Reader{books: books} }
 

@@ -88,19 +88,27 @@ func ContainerID(root string, pid int) (string, error) {
 	return container.ID, err
 }
 
-// parseContainer takes the first line that names a container, from the root down, so that groups which a container makes
-// below its own are not taken for the runtime's word.
-func parseContainer(text string) source.Container {
+// containerIn takes the first line that names a container, from the root down, so that groups which a container makes below
+// its own are not taken for the runtime's word. It returns the path of the container's group, and the container's ID.
+func containerIn(text string) (path, id string) {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(fields) != 3 {
 			continue
 		}
 		if path, id := ContainerPath(fields[2]); id != "" {
-			return source.Container{CgroupPath: path, ID: id, PodUID: parsePath(path)}
+			return path, id
 		}
 	}
-	return source.Container{}
+	return "", ""
+}
+
+func parseContainer(text string) source.Container {
+	path, id := containerIn(text)
+	if id == "" {
+		return source.Container{}
+	}
+	return source.Container{ID: id, PodUID: parsePath(path)}
 }
 
 // ContainerPath cuts a cgroup path after the first component that names a container, and returns both; empty where there is

@@ -48,8 +48,8 @@ func TestParseContainer(t *testing.T) {
 		if want == "*" {
 			want = c.text[strings.LastIndex(c.text, ":/")+1 : len(c.text)-1]
 		}
-		if got.ID != c.id || got.PodUID != c.pod || got.CgroupPath != want {
-			t.Errorf("%s: %+v, want %s %s %s", name, got, want, c.id, c.pod)
+		if path, _ := containerIn(c.text); got.ID != c.id || got.PodUID != c.pod || path != want {
+			t.Errorf("%s: %s %+v, want %s %s %s", name, path, got, want, c.id, c.pod)
 		}
 	}
 }
@@ -221,9 +221,14 @@ func TestResidentsOfAContainer(t *testing.T) {
 		found.Command != "/bin/sh" {
 		t.Errorf("%+v", found)
 	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", b.pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, _ := containerIn(string(text))
 	var stat unix.Stat_t
-	if err := unix.Stat(filepath.Join(hierarchies(t)[0], found.Container.CgroupPath), &stat); err != nil || stat.Ino != found.Container.CgroupID {
-		t.Errorf("inode %d of %s, %v, want %d", stat.Ino, found.Container.CgroupPath, err, found.Container.CgroupID)
+	if err := unix.Stat(filepath.Join(hierarchies(t)[0], path), &stat); err != nil || stat.Ino != found.Container.CgroupID {
+		t.Errorf("inode %d of %s, %v, want %d", stat.Ino, path, err, found.Container.CgroupID)
 	}
 	// A container without an allocation, and the host's own processes, are told of when they are named.
 	for _, pid := range []int{other.pid, os.Getpid()} {
@@ -416,8 +421,8 @@ func BenchmarkResidents(b *testing.B) {
 func FuzzParseContainer(f *testing.F) {
 	f.Add("0::/kubepods/pod" + podA + "/" + idA)
 	f.Fuzz(func(t *testing.T, text string) {
-		if found := parseContainer(text); found.ID != "" && (len(found.ID) != 64 || !strings.HasSuffix(strings.TrimSuffix(found.CgroupPath, ".scope"), found.ID)) {
-			t.Errorf("%+v", found)
+		if path, id := containerIn(text); id != "" && (len(id) != 64 || !strings.HasSuffix(strings.TrimSuffix(path, ".scope"), id)) {
+			t.Errorf("%s in %s", id, path)
 		}
 	})
 }
