@@ -31,6 +31,7 @@ type image struct {
 	symbols, gnuHash, sysHash uint64 // offsets in the file; 0: there is none
 	soname                    string
 	gnu                       gnuTable
+	steps                     int // taken in hash chains so far
 }
 
 type segment struct {
@@ -49,7 +50,7 @@ const (
 	maxSegments    = 128
 	maxDynamic     = 1 << 16 // bytes
 	maxName        = 128     // bytes
-	maxChain       = 4096    // symbols with one hash bucket
+	maxSteps       = 8192    // symbols that are looked at in hash chains, for all names together; a driver needs some hundred
 	headerSize     = 64
 	segmentSize    = 56
 	symbolSize     = 24
@@ -221,6 +222,12 @@ func (im *image) named(index uint32, name string) bool {
 	return err == nil && im.text(uint64(words[0])) == name
 }
 
+// step says whether one more symbol may be looked at: chains can be as long, and as often gone through, as a file likes.
+func (im *image) step() bool {
+	im.steps++
+	return im.steps <= maxSteps
+}
+
 func (im *image) lookGNU(name string) (uint32, bool) {
 	if im.gnuHash == 0 {
 		return 0, false
@@ -244,7 +251,7 @@ func (im *image) lookGNU(name string) (uint32, bool) {
 		return 0, false
 	}
 	chains := buckets + 4*uint64(t.buckets)
-	for index := start[0]; index-start[0] < maxChain; index++ {
+	for index := start[0]; im.step(); index++ {
 		link, err := im.words(chains+4*uint64(index-t.first), 1)
 		if err != nil {
 			return 0, false
@@ -270,7 +277,7 @@ func (im *image) lookSys(name string) (uint32, bool) {
 		return 0, false
 	}
 	next := im.sysHash + 8 + 4*uint64(hash%head[0])
-	for range maxChain {
+	for im.step() {
 		index, err := im.words(next, 1)
 		if err != nil || index[0] == 0 || index[0] >= head[1] {
 			return 0, false
