@@ -9,6 +9,7 @@ package bpf
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -95,7 +96,11 @@ const deletedSuffix = " (deleted)"
 // that another program answers for (FUSE), which could keep us waiting for ever.
 func openMapped(proc string, pid int, m mapsLine) (*os.File, error) {
 	if m.major == 0 { // not a disk's
-		if kind := fileSystem(proc, pid, m.major, m.minor); strings.HasPrefix(kind, "fuse") {
+		kind, err := fileSystem(proc, pid, m.major, m.minor)
+		switch {
+		case err != nil:
+			return nil, err
+		case strings.HasPrefix(kind, "fuse"):
 			return nil, fmt.Errorf("it lies on a file system of type %s, which is not opened", kind)
 		}
 	}
@@ -153,25 +158,51 @@ func openInRoot(base string, m mapsLine, refused error) (int, error) {
 	return handle, nil
 }
 
+// Bounds of what is read of mounts: a container can make a hundred thousand, of 16 KiB of text each.
+const (
+	maxMountBytes    = 1 << 20  // of another process,
+	maxOwnMountBytes = 16 << 20 // and of ours, where those of all containers are
+	maxMountLine     = 64 << 10
+)
+
+var errManyMounts = errors.New("the process has more mounts than are looked at, so that it is not known on what file system it lies")
+
 // fileSystem names the type of the file system with that device number, as the process or we have it mounted; "" if
-// neither has.
-func fileSystem(proc string, pid int, major, minor uint32) string {
+// neither has. errManyMounts: it is not among those that were read.
+func fileSystem(proc string, pid int, major, minor uint32) (kind string, err error) {
 	device := fmt.Sprintf("%d:%d", major, minor)
-	for _, who := range []string{strconv.Itoa(pid), "self"} {
-		raw, err := os.ReadFile(path.Join(proc, who, "mountinfo"))
-		if err != nil {
+	if kind, err = mountedAs(path.Join(proc, strconv.Itoa(pid), "mountinfo"), device, maxMountBytes); kind != "" {
+		return kind, nil
+	}
+	kind, ownErr := mountedAs(path.Join(proc, "self/mountinfo"), device, maxOwnMountBytes)
+	if kind != "" {
+		return kind, nil
+	}
+	return "", cmp.Or(err, ownErr)
+}
+
+// mountedAs finds a device in a list of mounts, of which it reads no more than so many bytes, a line at a time.
+func mountedAs(name, device string, most int64) (kind string, err error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return "", nil // it has ended
+	}
+	defer file.Close()
+	limited := &io.LimitedReader{R: file, N: most}
+	scanner := bufio.NewScanner(limited)
+	scanner.Buffer(nil, maxMountLine)
+	for scanner.Scan() {
+		fields := strings.SplitN(scanner.Text(), " ", 4) // number, parent, device, more
+		if len(fields) < 4 || fields[2] != device {
 			continue
 		}
-		for line := range strings.Lines(string(raw)) {
-			fields := strings.Fields(line)
-			if len(fields) < 3 || fields[2] != device {
-				continue
-			}
-			if _, after, ok := strings.Cut(line, " - "); ok {
-				kind, _, _ := strings.Cut(after, " ")
-				return kind
-			}
+		if _, after, ok := strings.Cut(fields[3], " - "); ok {
+			kind, _, _ := strings.Cut(after, " ")
+			return kind, nil
 		}
 	}
-	return ""
+	if scanner.Err() != nil || limited.N <= 0 {
+		return "", errManyMounts
+	}
+	return "", nil
 }
