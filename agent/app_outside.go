@@ -95,7 +95,8 @@ func (a *app) mountedFiles(key string) []procs.File {
 
 // openProbes attaches the probes.
 func (a *app) openProbes() probes {
-	return bpfevents.Open(bpfevents.Options{Mode: a.config.Probes, NVMLLibrary: a.config.NVMLLibrary, Log: a.baseLog.With("component", "probes")})
+	return bpfevents.Open(bpfevents.Options{Mode: a.config.Probes, NVMLLibrary: a.config.NVMLLibrary, Ours: plugin.LibraryPattern(libraryDir(a.config)),
+		Log: a.baseLog.With("component", "probes")})
 }
 
 // newOutsider makes the loop of an agent; it looks at nothing yet.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -108,46 +107,6 @@ func (l *library) use(pid int, name string) {
 	if _, known := l.pids[pid]; pid != 0 && (known || len(l.pids) < maxUsers) {
 		l.pids[pid] = name
 	}
-}
-
-// lookAhead probes the libraries that we were told of before anybody maps them, so that first calls count.
-func (w *watcher) lookAhead() {
-	named := map[fileID]bool{}
-	for _, pattern := range w.options.Libraries {
-		paths, _ := filepath.Glob(pattern)
-		for _, name := range paths {
-			if id, ok := w.lookAheadAt(name); ok {
-				named[id] = true
-			}
-		}
-	}
-	for id, l := range w.libraries {
-		l.ahead = named[id]
-	}
-}
-
-func (w *watcher) lookAheadAt(name string) (fileID, bool) {
-	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return fileID{}, false
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return fileID{}, false
-	}
-	im, err := openImage(file)
-	if err != nil || !isDriver(im, name) {
-		return fileID{}, false
-	}
-	id, err := w.identify.identify(file)
-	if err != nil {
-		return fileID{}, false
-	}
-	if w.libraries[id] == nil {
-		w.probe(0, name, id, file, im)
-	}
-	return id, true
 }
 
 // closeUnused detaches from libraries that nobody has mapped for a while, and that a whole round of sweeps has not found

@@ -46,6 +46,7 @@ type Options struct {
 	Proc      string   // "" is /proc; it must show the host's processes
 	Dev       string   // "" is /dev
 	Libraries []string // patterns of paths whose drivers are probed before anybody maps them
+	Never     []string // and of files that are no driver's, whatever a container calls them
 	Log       *slog.Logger
 
 	// For tests and special machines; zero values choose by themselves.

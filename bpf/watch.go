@@ -71,6 +71,8 @@ type watcher struct {
 	accept    func(placed) bool
 	rings     []*ring
 	libraries map[fileID]*library
+	never     map[fileID]bool
+	ahead     map[string]ahead // by path
 	sightings map[sighting]remembered
 	identify  identifier
 	names     maphash.Seed
@@ -137,6 +139,7 @@ func (w *watcher) look(now time.Time) {
 	if lost {
 		w.leave()
 	}
+	w.dropRewritten()
 	w.restBusy(now)
 	if soon := now.Add(sweepEvery); w.behind && soon.Before(w.nextSweep) {
 		w.nextSweep = soon
@@ -258,7 +261,7 @@ func (w *watcher) inspect(pid int, line mapsLine) (fileID, error) {
 		w.refuse(pid, line.name, seen, err.Error())
 		return seen, nil
 	}
-	if w.libraries[id] == nil {
+	if w.libraries[id] == nil && !w.never[id] {
 		w.probe(pid, line.name, id, file, im)
 	}
 	return id, nil

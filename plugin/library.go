@@ -42,6 +42,9 @@ func libraryPath(libraryDir string, library ledger.Library) string {
 	return filepath.Join(libraryDir, library.BuildID, libraryName)
 }
 
+// LibraryPattern matches the host paths of all installed libraries, those of earlier agents included.
+func LibraryPattern(libraryDir string) string { return filepath.Join(libraryDir, "*", libraryName) }
+
 // preloadPath is the host path of the ld.so.preload for one container directory. Another one has another file, so that
 // containers that start again find the line that they were given.
 func preloadPath(libraryDir string, library ledger.Library) string {

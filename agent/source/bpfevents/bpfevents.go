@@ -20,6 +20,7 @@ import (
 type Options struct {
 	Mode        string // auto, full, sampled or off; "" is auto
 	NVMLLibrary string // path of the driver's other library, where it is known: the one to probe lies beside it
+	Ours        string // pattern of the paths of libraries that we preload: they export the driver's names too
 	Log         *slog.Logger
 }
 
@@ -40,7 +41,7 @@ func Open(options Options) *Probes {
 	if filepath.IsAbs(options.NVMLLibrary) {
 		libraries = append(libraries, filepath.Join(filepath.Dir(options.NVMLLibrary), "libcuda.so.*"))
 	}
-	probes, err := bpf.Open(bpf.Options{Mode: bpf.Mode(options.Mode), Libraries: libraries, Log: options.Log})
+	probes, err := bpf.Open(bpf.Options{Mode: bpf.Mode(options.Mode), Libraries: libraries, Never: []string{options.Ours}, Log: options.Log})
 	switch {
 	case errors.Is(err, bpf.ErrOff):
 		return &Probes{reason: err.Error()}
