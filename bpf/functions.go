@@ -5,7 +5,7 @@
 // never be: they are 10^4 to 10^6 a second.
 //
 // To add a function: a row with its exported name, its class, and where it says its bytes. Graphs' copies, prefetches and
-// cuMemcpyBatchAsync are not seen.
+// batches (cuMemcpyBatchAsync, cuMemcpy3DBatchAsync), whose bytes are in lists in memory, are not seen.
 
 package bpf
 

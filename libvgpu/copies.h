@@ -76,6 +76,9 @@ static inline void vgpu_copy_within(struct vgpu_copy *copy, CUdeviceptr to, CUde
   }
 }
 
+/* Bytes of one element of an array (hooks_array.c). */
+uint64_t vgpu_element_bytes(int format, unsigned int channels);
+
 /* A copy between two contexts. */
 void vgpu_copy_peer(struct vgpu_copy *copy, CUcontext to, CUcontext from, uint64_t bytes, CUstream stream,
                     bool is_async);

@@ -23,7 +23,7 @@ static uint64_t multiply(uint64_t a, uint64_t b) {
 
 /* Bytes of one element. 0x01..0x03 and 0x08..0x0a are integers of 1, 2 and 4 bytes, 0x10 and 0x20 floats of 2
  * and 4; newer formats are counted as 8 bytes a channel at most. */
-static uint64_t element_bytes(int format, unsigned int channels) {
+uint64_t vgpu_element_bytes(int format, unsigned int channels) {
   uint64_t one = 8;
   if (format == 0x01 || format == 0x08) one = 1;
   if (format == 0x02 || format == 0x09 || format == FORMAT_HALF || format == FORMAT_NV12) one = 2;
@@ -34,7 +34,7 @@ static uint64_t element_bytes(int format, unsigned int channels) {
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned int level) {
   uint64_t width = shape->width >> level, height = shape->height >> level, depth = shape->depth;
   if (!(shape->flags & (FLAG_LAYERED | FLAG_CUBEMAP))) depth >>= level;
-  uint64_t bytes = element_bytes(shape->format, shape->channels);
+  uint64_t bytes = vgpu_element_bytes(shape->format, shape->channels);
   bytes = multiply(bytes, width ? width : 1);
   bytes = multiply(bytes, height ? height : 1);
   return multiply(bytes, depth ? depth : 1);

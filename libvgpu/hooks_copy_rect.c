@@ -104,3 +104,45 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *what, CUstream stream) {
 CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D *what, CUstream stream) {
   return peer_async(VGPU_REAL(cuMemcpy3DPeerAsync_ptsz), what, stream, MEANT);
 }
+
+/* Elements of the box: of an array where there is one; the driver demands that two of them agree. */
+static uint64_t element_bytes(const CUDA_MEMCPY3D_BATCH_OP *box) {
+  CUDA_ARRAY3D_DESCRIPTOR descriptor;
+  __typeof__(&cuArray3DGetDescriptor_v2) get = VGPU_REAL(cuArray3DGetDescriptor_v2);
+  const CUmemcpy3DOperand *with = box->src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? &box->src : &box->dst;
+  if (with->type != CU_MEMCPY_OPERAND_TYPE_ARRAY || !get) return 1;
+  if (get(&descriptor, with->array.array) != CUDA_SUCCESS) return 1;
+  return vgpu_element_bytes(descriptor.format, descriptor.channels);
+}
+
+static int operand_side(const CUmemcpy3DOperand *side) {
+  return side->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? VGPU_CURRENT : vgpu_where(side->pointer.address);
+}
+
+/* Boxes of a batch, and one with hints: each counts. None is measured. */
+static CUresult boxes(CUresult result, const CUDA_MEMCPY3D_BATCH_OP *list, size_t count, CUstream meant) {
+  if (result != CUDA_SUCCESS || !list || !vgpu_is_limiting() || vgpu_capture_has(meant)) return result;
+  for (size_t i = 0; i < count; i++) {
+    struct vgpu_copy copy;
+    uint64_t elements = (uint64_t)list[i].width * list[i].height * list[i].depth;
+    vgpu_copy_sides(&copy, operand_side(&list[i].dst), operand_side(&list[i].src), elements * element_bytes(&list[i]));
+    vgpu_copy_end(&copy, result);
+  }
+  return result;
+}
+
+#define BOXES(name, declared, passed, count, meant) \
+  CUresult name declared {                          \
+    __typeof__(&name) real = VGPU_REAL(name);       \
+    if (!real) return CUDA_ERROR_NOT_INITIALIZED;   \
+    return boxes(real passed, list, count, meant);  \
+  }
+#define LIST size_t count, CUDA_MEMCPY3D_BATCH_OP *list
+#define FLAGS unsigned long long flags, CUstream stream
+
+BOXES(cuMemcpy3DBatchAsync, (LIST, size_t *failed, FLAGS), (count, list, failed, flags, stream), count, stream)
+BOXES(cuMemcpy3DBatchAsync_ptsz, (LIST, size_t *failed, FLAGS), (count, list, failed, flags, stream), count, MEANT)
+BOXES(cuMemcpy3DBatchAsync_v2, (LIST, FLAGS), (count, list, flags, stream), count, stream)
+BOXES(cuMemcpy3DBatchAsync_v2_ptsz, (LIST, FLAGS), (count, list, flags, stream), count, MEANT)
+BOXES(cuMemcpy3DWithAttributesAsync, (CUDA_MEMCPY3D_BATCH_OP * list, FLAGS), (list, flags, stream), 1, stream)
+BOXES(cuMemcpy3DWithAttributesAsync_ptsz, (CUDA_MEMCPY3D_BATCH_OP * list, FLAGS), (list, flags, stream), 1, MEANT)

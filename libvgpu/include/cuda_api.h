@@ -292,6 +292,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int cuda_versi
                              CUdriverProcAddressQueryResult *status);
 
 /* Called, never replaced. */
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array);
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray array, CUdevice device);
 CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray array,
                                                CUdevice device);

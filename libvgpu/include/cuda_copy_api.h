@@ -83,6 +83,33 @@ typedef struct {
   unsigned int width_bytes, height, depth;
 } CUDA_MEMCPY3D_v1;
 
+/* One side of a box of a batch: an address (type 1), or an array (type 2). */
+typedef struct {
+  int type;
+  union {
+    struct {
+      CUdeviceptr address;
+      size_t row_elements, layer_rows;
+      CUmemLocation hint;
+    } pointer;
+    struct {
+      CUarray array;
+      size_t x, y, z;
+    } array;
+  };
+} CUmemcpy3DOperand;
+
+enum { CU_MEMCPY_OPERAND_TYPE_POINTER = 1, CU_MEMCPY_OPERAND_TYPE_ARRAY = 2 };
+
+/* Sizes in elements: of the arrays; bytes where there is none. */
+typedef struct {
+  CUmemcpy3DOperand src, dst;
+  size_t width, height, depth;
+  int src_access_order;
+  unsigned int flags;
+} CUDA_MEMCPY3D_BATCH_OP;
+_Static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP) == 112, "as the driver has it");
+
 #pragma GCC visibility push(default)
 
 /* Hooked: copies whose call says where they go. */
@@ -171,6 +198,15 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes
                                size_t *attribute_indices, size_t attribute_count, CUstream stream);
 CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes,
                                     size_t *attribute_indices, size_t attribute_count, CUstream stream);
+CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed, unsigned long long flags,
+                              CUstream stream);
+CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed, unsigned long long flags,
+                                   CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags,
+                                      CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *copy, unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *copy, unsigned long long flags, CUstream stream);
 CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, void *attributes, CUstream stream);
 CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, void *attributes,
                                           CUstream stream);

@@ -131,6 +131,41 @@ CUresult cuMemcpyBatchAsync_v2_ptsz(BATCH, CUstream stream) {
   return copy(__func__, sum(bytes, count), stream, false);
 }
 
+static uint64_t boxes(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
+  uint64_t total = 0;
+  for (size_t i = 0; i < count; i++)
+    total += list[i].width * list[i].height * list[i].depth;
+  return total;
+}
+
+#define LIST size_t count, CUDA_MEMCPY3D_BATCH_OP *list
+#define FLAGS unsigned long long flags, CUstream stream
+CUresult cuMemcpy3DBatchAsync(LIST, size_t *failed, FLAGS) {
+  return copy(__func__, boxes(list, count), stream, false);
+}
+CUresult cuMemcpy3DBatchAsync_ptsz(LIST, size_t *failed, FLAGS) {
+  return copy(__func__, boxes(list, count), stream, false);
+}
+CUresult cuMemcpy3DBatchAsync_v2(LIST, FLAGS) {
+  return copy(__func__, boxes(list, count), stream, false);
+}
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(LIST, FLAGS) {
+  return copy(__func__, boxes(list, count), stream, false);
+}
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *what, FLAGS) {
+  return copy(__func__, boxes(what, 1), stream, false);
+}
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *what, FLAGS) {
+  return copy(__func__, boxes(what, 1), stream, false);
+}
+
+/* Every array has elements of two floats. */
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array) {
+  NOTE(NULL);
+  *descriptor = (CUDA_ARRAY3D_DESCRIPTOR){.format = 0x20, .channels = 2};
+  return CUDA_SUCCESS;
+}
+
 /* Device memory is where cuMemAlloc says; all else is on the host, and not known. */
 CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer) {
   NOTE(NULL);

@@ -98,6 +98,37 @@ static int test_rectangles(CUcontext context, CUstream stream, CUdeviceptr devic
   return functions;
 }
 
+/* Boxes of 10 by 20 by 3 elements: of bytes, and of 8 bytes where an array is a side. */
+static int test_boxes(CUstream stream, CUdeviceptr device, void *host) {
+  CUmemcpy3DOperand on_host = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .pointer = {.address = (uintptr_t)host}};
+  CUmemcpy3DOperand on_device = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .pointer = {.address = device}};
+  CUmemcpy3DOperand array = {.type = CU_MEMCPY_OPERAND_TYPE_ARRAY, .array = {.array = host}};
+  CUDA_MEMCPY3D_BATCH_OP up = {.dst = on_device, .src = on_host, .width = 10, .height = 20, .depth = 3};
+  CUDA_MEMCPY3D_BATCH_OP down = up, into = up, within = up;
+  down.dst = on_host, down.src = array;
+  into.dst = array;
+  within.dst = array, within.src = on_device;
+  int functions = 0;
+  COPIES(cuMemcpy3DBatchAsync, H2D, 600, 1, &up, NULL, 0, stream);
+  COPIES(cuMemcpy3DBatchAsync_ptsz, D2H, 4800, 1, &down, NULL, 0, NULL);
+  COPIES(cuMemcpy3DBatchAsync_v2, H2D, 4800, 1, &into, 0, stream);
+  COPIES(cuMemcpy3DBatchAsync_v2_ptsz, D2D, 4800, 1, &within, 0, NULL);
+  COPIES(cuMemcpy3DWithAttributesAsync, H2D, 600, &up, 0, stream);
+  COPIES(cuMemcpy3DWithAttributesAsync_ptsz, D2H, 4800, &down, 0, NULL);
+  CUDA_MEMCPY3D_BATCH_OP all[] = {up, down, into, within, up};
+  struct vgpu_traffic_view before = look(0);
+  CHECK_EQUAL(cuMemcpy3DBatchAsync_v2(5, all, 0, stream), 0, "a batch of boxes");
+  struct vgpu_traffic_view after = look(0);
+  CHECK_EQUAL(after.calls[H2D] - before.calls[H2D], 3, "boxes up");
+  CHECK_EQUAL(after.bytes[H2D] - before.bytes[H2D], 600 + 4800 + 600, "bytes of boxes up");
+  CHECK_EQUAL(after.bytes[D2H] - before.bytes[D2H], 4800, "bytes of boxes down");
+  CHECK_EQUAL(after.bytes[D2D] - before.bytes[D2D], 4800, "bytes of boxes within the card");
+  before = look(0);
+  CHECK_EQUAL(cuMemcpy3DBatchAsync_v2(0, NULL, 0, stream), 0, "a batch of nothing");
+  check_counted("a batch of nothing", &before, 0, -1, 0, 0);
+  return functions;
+}
+
 /* Every call and form, each of them counted as what it copied. */
 static void test_all(void) {
   static char host[1 << 17];
@@ -133,6 +164,7 @@ static void test_all(void) {
   COPIES(cuMemcpyPeerAsync, D2D, 5000, device, context, other, context, 5000, stream);
   COPIES(cuMemcpyPeerAsync_ptsz, D2D, 5000, device, context, other, context, 5000, NULL);
   functions += test_rectangles(context, stream, device, host);
+  functions += test_boxes(stream, device, host);
   CUdeviceptr to[] = {device, on_host, other}, from[] = {on_host, device, on_host};
   size_t bytes[] = {1000, 200, 30000};
   for (int i = 0; i < 4; i++) {
@@ -148,7 +180,7 @@ static void test_all(void) {
     CHECK_EQUAL(after.bytes[D2H] - before.bytes[D2H], 200, "bytes down of a batch");
     functions++;
   }
-  CHECK(functions >= 70, "only %d functions", functions);
+  CHECK(functions >= 76, "only %d functions", functions);
 }
 
 /* Into a capture nothing is copied; what else is copied meanwhile is. */
