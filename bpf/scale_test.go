@@ -183,14 +183,19 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkAttach attaches to the whole driver, while one program or 500 have it mapped, and detaches; also with programs
-// that do nothing, which shows what is the kernel's.
+// BenchmarkAttach attaches to the whole driver, while one program or 500 have it mapped, and detaches; also to what is
+// probed in mode sampled, and with programs that do nothing, which shows what is the kernel's.
 func BenchmarkAttach(b *testing.B) {
 	for _, row := range []struct {
 		mechanism Mechanism // "": two links of programs that do nothing
 		users     int
-	}{{MechanismSession, 1}, {MechanismMulti, 1}, {MechanismSession, containers}, {MechanismMulti, containers}, {"", containers}} {
-		b.Run(fmt.Sprintf("%s users=%d", cmp.Or(row.mechanism, "empty uprobe.multi"), row.users), func(b *testing.B) {
+		mode      Mode
+	}{
+		{MechanismSession, 1, ModeFull}, {MechanismMulti, 1, ModeFull},
+		{MechanismSession, containers, ModeFull}, {MechanismMulti, containers, ModeFull}, {"", containers, ModeFull},
+		{MechanismSession, containers, ModeSampled},
+	} {
+		b.Run(fmt.Sprintf("%s %s users=%d", cmp.Or(row.mechanism, "empty uprobe.multi"), row.mode, row.users), func(b *testing.B) {
 			require.Root(b)
 			library := hostCopy(b)
 			l := emptyPrograms(b)
@@ -212,7 +217,7 @@ func BenchmarkAttach(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			attachAndDetach(b, l, file, distinct(d.functions))
+			attachAndDetach(b, l, file, slices.DeleteFunc(distinct(d.functions), func(p placed) bool { return row.mode == ModeSampled && !p.rare() }))
 		})
 	}
 }
