@@ -43,7 +43,9 @@ import (
 	"github.com/vgpud/vgpud/agent/source/nvml"
 	"github.com/vgpud/vgpud/agent/source/pages"
 	"github.com/vgpud/vgpud/agent/source/procs"
+	"github.com/vgpud/vgpud/agent/steer"
 	"github.com/vgpud/vgpud/agent/store"
+	"github.com/vgpud/vgpud/agent/watch"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -62,7 +64,7 @@ type parts struct {
 	devices    source.Devices
 	memories   source.ProcessMemories
 	health     *health.Policy     // nil: of the configuration
-	contend    contender          // nil: contention.Judge
+	contend    watch.Contender    // nil: contention.Judge
 	procRoot   string             // "": "/"
 	mountPages func(string) error // nil: a tmpfs of bounded size
 	timing     plugin.Timing      // of the registration
@@ -79,10 +81,10 @@ type app struct {
 	books     *ledger.Ledger
 	pages     *store.Pages
 	server    *plugin.Server
-	samples   *sampler       // nil: nothing measures
-	steer     *steerer       // nil: no GPU time is limited
-	devices   *deviceSampler // nil: nothing has counters
-	watch     *watcher       // nil: contention is not looked for
+	samples   *steer.Sampler // nil: nothing measures
+	steer     *steer.Loop    // nil: no GPU time is limited
+	devices   *watch.Sampler // nil: nothing has counters
+	watch     *watch.Loop    // nil: contention is not looked for
 	wake      chan struct{}  // capacity 1: the tick is wanted at once
 	outside   *outsider      // nil: nobody looks from outside
 	memories  source.ProcessMemories
@@ -134,15 +136,15 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 	group.Go(func() error { return a.server.Run(ctx) })
 	group.Go(func() error { return a.loop(ctx) })
 	if a.steer != nil {
-		group.Go(func() error { return a.steer.run(ctx) })
+		group.Go(func() error { return a.steer.Run(ctx) })
 		if a.samples != nil {
-			group.Go(func() error { return a.samples.run(ctx) })
+			group.Go(func() error { return a.samples.Run(ctx) })
 		}
 	}
 	if a.watch != nil {
-		group.Go(func() error { return a.watch.run(ctx) })
+		group.Go(func() error { return a.watch.Run(ctx) })
 		if a.devices != nil {
-			group.Go(func() error { return a.devices.run(ctx) })
+			group.Go(func() error { return a.devices.Run(ctx) })
 		}
 	}
 	if a.outside != nil {
@@ -184,14 +186,14 @@ func (a *app) open() error {
 		return err
 	}
 	a.openSources()
-	if a.config.ComputeMode != ledger.ComputeNone || slices.ContainsFunc(a.books.Snapshot(), isSteered) {
-		a.steer = newSteerer(a.books, a.pages, a.samples, a.baseLog)
+	if a.config.ComputeMode != ledger.ComputeNone || slices.ContainsFunc(a.books.Snapshot(), steer.IsSteered) {
+		a.steer = steer.New(a.books, a.pages, a.samples, a.baseLog)
 	}
 	if a.config.Contention == contentionReport || a.config.Contention == contentionHealth {
-		a.watch = a.newWatcher()
-		a.watch.restore() // before the first tick: what was contended is not offered
+		a.watch = a.newWatch()
+		a.watch.Restore() // before the first tick: what was contended is not offered
 		if a.steer != nil {
-			a.steer.cuts = a.watch.cuts
+			a.steer.CutBy(a.watch.Cuts)
 		}
 	}
 	a.openFreezer()
@@ -229,10 +231,10 @@ func (a *app) openSources() {
 		gpus, samples, devices, a.memories = reader, reader, reader, reader
 	}
 	if devices != nil {
-		a.devices = newDeviceSampler(devices)
+		a.devices = watch.NewSampler(devices)
 	}
 	if samples != nil {
-		a.samples = newSampler(samples, procs.NewKeyring(a.parts.procRoot, a.pagesPath))
+		a.samples = steer.NewSampler(samples, procs.NewKeyring(a.parts.procRoot, a.pagesPath))
 	}
 	holders := kubelet.New(a.config.KubeletDir, a.config.ResourceName, plugin.AllocationVariable)
 	a.onClose(func(context.Context) error { return holders.Close() })

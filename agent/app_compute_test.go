@@ -13,6 +13,7 @@ import (
 
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/steer/steertest"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
@@ -48,7 +49,7 @@ func TestGPUTimeIsSteeredBetweenTicks(t *testing.T) {
 	defer watcher.Close()
 	pacer := n.pace(key)
 	agent.eventually("what nobody else wants is lent", func() bool {
-		launchFor(pacer, limiter.MonotonicNow(), 20*time.Millisecond)
+		steertest.Launch(pacer, limiter.MonotonicNow(), 20*time.Millisecond)
 		return watcher.Rate(0).PPM > 900_000
 	})
 }
@@ -73,7 +74,7 @@ func TestGPUTimeIsShown(t *testing.T) {
 	agent.shows(0, "vgpud_slice_compute_launches_total", labels...)
 	agent.shows(0, "vgpud_slice_compute_verdict", append(labels, "verdict=over_share")...)
 	pacer := n.pace(key)
-	launchFor(pacer, limiter.MonotonicNow(), 3*time.Millisecond)
+	steertest.Launch(pacer, limiter.MonotonicNow(), 3*time.Millisecond)
 	pacer.Flush(limiter.MonotonicNow())
 	agent.eventually("launches are counted", func() bool {
 		launches, _ := n.value("vgpud_slice_compute_launches_total", labels...)

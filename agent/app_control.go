@@ -20,6 +20,7 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/watch"
 )
 
 // tickResult is what the last tick saw and decided. Nobody changes it.
@@ -54,10 +55,10 @@ func (a *app) controlView() *control.View {
 	}
 	// Each look is taken once, so that all that is told of it belongs together.
 	var contention metrics.Contention
-	var watch *watched
+	var watched *watch.Looked
 	if a.watch != nil {
-		watch = a.watch.last.Load()
-		contention = a.watch.viewOf(watch)
+		watched = a.watch.Last()
+		contention = a.watch.ViewOf(watched)
 	}
 	var outside metrics.Outside
 	var looked *outsideLook
@@ -85,10 +86,10 @@ func (a *app) controlView() *control.View {
 		view.Probes.Mode = "off"
 	}
 	for _, gpu := range tick.gpus {
-		view.GPUs = append(view.GPUs, a.controlGPU(gpu, tick, contention, watch))
+		view.GPUs = append(view.GPUs, a.controlGPU(gpu, tick, contention, watched))
 	}
 	slices.SortStableFunc(view.GPUs, func(x, y control.GPU) int { return x.Index - y.Index })
-	view.Slices = a.controlSlices(tick, contention, watch)
+	view.Slices = a.controlSlices(tick, contention, watched)
 	view.Sources = controlSources(tick, outside)
 	a.controlFindings(view, looked)
 	return view

@@ -20,11 +20,12 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/watch"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
-// controlGPU is one card. contention is what metrics tell of watch; nil: contention is not looked for.
-func (a *app) controlGPU(gpu monitor.GPU, tick *tickResult, contention metrics.Contention, watch *watched) control.GPU {
+// controlGPU is one card. contention is what metrics tell of watched; nil: contention is not looked for.
+func (a *app) controlGPU(gpu monitor.GPU, tick *tickResult, contention metrics.Contention, watched *watch.Looked) control.GPU {
 	view := control.GPU{UUID: gpu.UUID, Index: gpu.Index, Model: gpu.Model, MemoryTotalBytes: gpu.TotalBytes, MemoryUsedBytes: gpu.UsedBytes,
 		MemoryUsableBytes: gpu.UsableBytes, MemoryHeldBytes: gpu.HeldBytes}
 	if contention.Seen != nil {
@@ -45,12 +46,12 @@ func (a *app) controlGPU(gpu monitor.GPU, tick *tickResult, contention metrics.C
 			view.Note = cmp.Or(verdict.Blind, view.Note)
 		}
 	}
-	if watch != nil {
-		if change, known := watch.changes[gpu.UUID]; known {
-			found := change.evidence
-			view.Evidence = &control.Evidence{Time: change.at, Contended: change.contended, Resource: string(found.Resource), Victim: found.Victim,
+	if watched != nil {
+		if change, known := watched.Changes[gpu.UUID]; known {
+			found := change.Evidence
+			view.Evidence = &control.Evidence{Time: change.At, Contended: change.Contended, Resource: string(found.Resource), Victim: found.Victim,
 				Antagonist: found.Antagonist, Confidence: found.Confidence, Avg10: found.Avg10, Avg60: found.Avg60,
-				DeviceRatio: found.DeviceRatio, Samples: found.Samples, Text: found.Text(a.watch.name)}
+				DeviceRatio: found.DeviceRatio, Samples: found.Samples, Text: found.Text(a.watch.Name)}
 		}
 	}
 	for _, verdict := range tick.decisions.GPUs {
@@ -139,8 +140,8 @@ func controlTraffic(parts []contention.Attributed) []control.Traffic {
 }
 
 // controlSlices are what each allocation holds and does on each card.
-func (a *app) controlSlices(tick *tickResult, contention metrics.Contention, watch *watched) []control.Slice {
-	facts := a.sliceFacts(tick, contention, watch)
+func (a *app) controlSlices(tick *tickResult, contention metrics.Contention, watched *watch.Looked) []control.Slice {
+	facts := a.sliceFacts(tick, contention, watched)
 	var list []control.Slice
 	for _, allocation := range tick.snapshot.Allocations {
 		for _, share := range allocation.GPUs {
@@ -174,32 +175,32 @@ func modeWord(mode monitor.ComputeMode) string {
 
 // sliceFacts index what the loops know of slices.
 type sliceFacts struct {
-	compute   map[streamID]steering.Verdict
-	rates     map[streamID]streamRates
-	concluded map[streamID]contention.Slice
-	cuts      map[streamID]float64
+	compute   map[watch.StreamID]steering.Verdict
+	rates     map[watch.StreamID]watch.Rates
+	concluded map[watch.StreamID]contention.Slice
+	cuts      map[watch.StreamID]float64
 	evidence  map[string]health.Evidence // of contended cards
 	verdicts  map[string]decide.AllocationVerdict
 	name      func(key string) string
 }
 
-func (a *app) sliceFacts(tick *tickResult, judged metrics.Contention, watch *watched) sliceFacts {
-	facts := sliceFacts{compute: map[streamID]steering.Verdict{}, concluded: map[streamID]contention.Slice{},
-		cuts: map[streamID]float64{}, evidence: map[string]health.Evidence{}, verdicts: map[string]decide.AllocationVerdict{},
+func (a *app) sliceFacts(tick *tickResult, judged metrics.Contention, watched *watch.Looked) sliceFacts {
+	facts := sliceFacts{compute: map[watch.StreamID]steering.Verdict{}, concluded: map[watch.StreamID]contention.Slice{},
+		cuts: map[watch.StreamID]float64{}, evidence: map[string]health.Evidence{}, verdicts: map[string]decide.AllocationVerdict{},
 		name: func(key string) string { return key }}
 	if a.steer != nil {
-		for _, verdict := range a.steer.view().Verdicts {
-			facts.compute[streamID{verdict.Key, verdict.GPUUUID}] = verdict
+		for _, verdict := range a.steer.View().Verdicts {
+			facts.compute[watch.StreamID{Key: verdict.Key, GPUUUID: verdict.GPUUUID}] = verdict
 		}
 	}
-	if watch != nil {
-		facts.rates, facts.name = watch.rates, a.watch.name
+	if watched != nil {
+		facts.rates, facts.name = watched.Rates, a.watch.Name
 	}
 	for _, slice := range judged.Concluded.Slices {
-		facts.concluded[streamID{slice.Key, slice.GPUUUID}] = slice
+		facts.concluded[watch.StreamID{Key: slice.Key, GPUUUID: slice.GPUUUID}] = slice
 	}
 	for _, cut := range judged.Health.Cuts {
-		facts.cuts[streamID{cut.Key, cut.GPUUUID}] = cut.Factor
+		facts.cuts[watch.StreamID{Key: cut.Key, GPUUUID: cut.GPUUUID}] = cut.Factor
 	}
 	for _, verdict := range judged.Health.GPUs {
 		if verdict.Contended {
@@ -214,7 +215,7 @@ func (a *app) sliceFacts(tick *tickResult, judged metrics.Contention, watch *wat
 
 // fill adds what is known of one slice.
 func (f sliceFacts) fill(view *control.Slice) {
-	id := streamID{view.Allocation, view.GPUUUID}
+	id := watch.StreamID{Key: view.Allocation, GPUUUID: view.GPUUUID}
 	if verdict, steered := f.compute[id]; steered {
 		view.ShareRate = &verdict.Rate
 		if verdict.UsedKnown {

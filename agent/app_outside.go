@@ -105,7 +105,7 @@ func (a *app) newOutsider() *outsider {
 		policy: witnessPolicy(a.config), now: limiter.MonotonicNow, found: map[witness.Kind]uint64{},
 		steering: func() metrics.Steering { return metrics.Steering{} }, freezer: a.freezer, pods: a.podsKept, tell: a.tellFinding}
 	if a.steer != nil {
-		o.steering = a.steer.view
+		o.steering = a.steer.View
 	}
 	if a.config.Probes != "" && a.config.Probes != wordOff {
 		o.open = a.openProbes

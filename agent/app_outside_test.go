@@ -90,7 +90,7 @@ func TestControlSocket(t *testing.T) {
 		}
 		return view
 	}
-	q.set(card, "")
+	q.Set(card, "")
 	agent.eventually("the card is contended in the view", func() bool {
 		for _, gpu := range view().GPUs {
 			if gpu.UUID == card {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/health"
@@ -47,36 +46,12 @@ func (a *app) nodeName() string {
 	return name
 }
 
-// mostUntold bounds what waits for a tick: with none for so long, the oldest are dropped.
-const mostUntold = 256
-
-// transitions wait for the tick that acts on them. They are safe for concurrent use.
-type transitions struct {
-	mu   sync.Mutex
-	list []health.Transition
-}
-
-func (t *transitions) add(list []health.Transition) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.list = append(t.list, list...)
-	t.list = t.list[max(0, len(t.list)-mostUntold):]
-}
-
-func (t *transitions) take() []health.Transition {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	list := t.list
-	t.list = nil
-	return list
-}
-
 // untoldTransitions takes those that no tick has told of. Those verdicts that are read afterwards have them.
 func (a *app) untoldTransitions() []health.Transition {
 	if a.watch == nil {
 		return nil
 	}
-	return a.watch.untold.take()
+	return a.watch.TakeUntold()
 }
 
 // tellTransitions tells of cards that became contended or recovered, with what followed: slices are withdrawn only where

@@ -20,7 +20,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/vgpud/vgpud/agent/decide"
-	"github.com/vgpud/vgpud/agent/decide/health"
 )
 
 // noticeBoard is an API server that takes events.
@@ -84,7 +83,7 @@ func TestContentionIsToldWithWhatFollows(t *testing.T) {
 			agent.allocatable(2 * one.slices)
 			_, devices := agent.allocate("victim", 1)
 			card, _, _ := strings.Cut(devices[0], "::")
-			q.set(card, "")
+			q.Set(card, "")
 			agent.shows(1, "vgpud_gpu_contended", "gpu_uuid="+card)
 			told := func(reason, gone string) {
 				t.Helper()
@@ -101,22 +100,8 @@ func TestContentionIsToldWithWhatFollows(t *testing.T) {
 					t.Errorf("withdrawn %t, and logged:\n%s", one.gone, log)
 				}
 			}
-			q.set("", "")
+			q.Set("", "")
 			told("GPUContentionOver", "offered again")
 		})
-	}
-}
-
-// What waits for a tick that does not come is bounded, and told once.
-func TestUntoldTransitionsAreBounded(t *testing.T) {
-	var waiting transitions
-	for n := range 3 * mostUntold {
-		waiting.add([]health.Transition{{UUID: fmt.Sprint(n)}})
-	}
-	if list := waiting.take(); len(list) != mostUntold || list[mostUntold-1].UUID != fmt.Sprint(3*mostUntold-1) {
-		t.Errorf("%d wait", len(list))
-	}
-	if list := waiting.take(); len(list) != 0 {
-		t.Errorf("told again: %v", list)
 	}
 }

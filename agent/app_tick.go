@@ -113,7 +113,7 @@ func (a *app) contended() []health.Verdict {
 	if a.watch == nil || a.config.Contention != contentionHealth {
 		return nil
 	}
-	return a.watch.verdicts()
+	return a.watch.Verdicts()
 }
 
 // noteProcesses keeps when the oldest process of each allocation started.
@@ -288,10 +288,10 @@ func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metri
 	status := a.server.Status()
 	var steering metrics.Steering
 	if a.steer != nil {
-		steering = a.steer.view()
+		steering = a.steer.View()
 	}
 	return metrics.View{
-		Snapshot: snapshot, Decisions: decisions, Steering: steering, Contention: a.watch.view(), Outside: a.outsideView(), TamperedTotal: a.state.TamperedTotal, Build: a.build,
+		Snapshot: snapshot, Decisions: decisions, Steering: steering, Contention: a.watch.View(), Outside: a.outsideView(), TamperedTotal: a.state.TamperedTotal, Build: a.build,
 		Slices: countSlices(a.server.Slices(), a.books.Held()),
 		Plugin: metrics.Plugin{Registered: status.Registered, Registrations: status.Registrations,
 			RegistrationFailures: status.RegistrationFailures, Allocations: status.Allocations,

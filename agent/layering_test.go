@@ -58,6 +58,10 @@ var allowedImports = map[string][]string{
 
 	// Decide and its rooms.
 	"agent/decide":            {"agent/monitor", "agent/decide/health"},
+	"agent/steer":             {"agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
+	"agent/steer/steertest":   {"limiter"},
+	"agent/watch":             {"agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
+	"agent/watch/watchtest":   {"agent/decide/contention", "agent/monitor", "agent/source"},
 	"agent/decide/contention": {"agent/monitor"},
 	"agent/decide/health":     {"agent/decide/contention", "agent/decide/steering"},
 	"agent/decide/steering":   {"agent/monitor"},
@@ -78,7 +82,7 @@ var allowedImports = map[string][]string{
 }
 
 // testImports may be used by any test on top of the package's own row.
-var testImports = []string{"internal/logtest", "internal/require", "agent/source/fake", "agent/freezer/freezertest", "plugin/kubelettest"}
+var testImports = []string{"internal/logtest", "internal/require", "agent/source/fake", "agent/freezer/freezertest", "agent/steer/steertest", "agent/watch/watchtest", "plugin/kubelettest"}
 
 // noEffects are packages of pure functions, and the standard packages through which they would stop being pure.
 var (

@@ -108,24 +108,30 @@ func (n *Notes) Change(log *slog.Logger, about Subject, fault error) {
 }
 
 // Turn logs when something that is no error of ours begins and ends. details are asked for then only: what they say may
-// change all the time.
+// change all the time. nil has none.
 func (n *Notes) Turn(log *slog.Logger, about Subject, holds bool, details func() []any) {
 	if n.said == nil {
 		n.said = map[Subject]string{}
 	}
 	_, lasting := n.said[about]
-	switch {
-	case !holds && lasting:
-		delete(n.said, about)
-		log.Info(wording[about.Stage].over, append([]any{"", about}, details()...)...) //nolint:sloglint // a constant of the table
-	case holds && !lasting:
-		n.said[about] = ""
-		say := log.Warn
-		if asGranted[about.Stage] {
-			say = log.Info
-		}
-		say(wording[about.Stage].fault, append([]any{"", about}, details()...)...)
+	if holds == lasting {
+		return
 	}
+	attributes := []any{"", about}
+	if details != nil {
+		attributes = append(attributes, details()...)
+	}
+	if !holds {
+		delete(n.said, about)
+		log.Info(wording[about.Stage].over, attributes...) //nolint:sloglint // a constant of the table
+		return
+	}
+	n.said[about] = ""
+	say := log.Warn
+	if asGranted[about.Stage] {
+		say = log.Info
+	}
+	say(wording[about.Stage].fault, attributes...)
 }
 
 // Keep forgets what was said of allocations that are no more.

@@ -3,7 +3,7 @@
 
 // Tests of the sampler, in virtual time.
 
-package main
+package steer
 
 import (
 	"context"
@@ -63,11 +63,11 @@ func (scriptedOwners) Keys(pids []int) (map[int][]string, error) {
 }
 
 // sampling runs a sampler in a bubble until the test ends.
-func sampling(t *testing.T, driver source.Utilizations, owners source.Keys) *sampler {
-	s := newSampler(driver, owners)
+func sampling(t *testing.T, driver source.Utilizations, owners source.Keys) *Sampler {
+	s := NewSampler(driver, owners)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.run(ctx) }()
+	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -179,7 +179,7 @@ func TestSamplerIsBounded(t *testing.T) {
 
 // Where there is no sampler, nothing is sampled and nothing is wrong.
 func TestNoSampler(t *testing.T) {
-	var s *sampler
+	var s *Sampler
 	s.hurry(true)
 	if samples, keys, err := s.take(); samples != nil || keys != nil || err != nil {
 		t.Errorf("%v %v %v", samples, keys, err)

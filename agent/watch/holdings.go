@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// app_watch_holdings.go is what a look knows of allocations beside their traffic: shares from the books, GPU time from the
+// holdings.go is what a look knows of allocations beside their traffic: shares from the books, GPU time from the
 // last round of steering, and rates, which are differences of two looks.
 
-package main
+package watch
 
 import (
 	"time"
@@ -37,25 +37,25 @@ func (u usedTime) add(tenant monitor.Tenant) usedTime {
 }
 
 // tenants are the compute books as the last round of steering saw them.
-func (w *watcher) tenants() map[streamID]monitor.Tenant {
-	tenants := map[streamID]monitor.Tenant{}
+func (w *Loop) tenants() map[StreamID]monitor.Tenant {
+	tenants := map[StreamID]monitor.Tenant{}
 	if seen := w.steering().Seen; seen != nil {
 		for _, tenant := range seen.Tenants {
-			tenants[streamID{tenant.Key, tenant.GPUUUID}] = tenant
+			tenants[StreamID{tenant.Key, tenant.GPUUUID}] = tenant
 		}
 	}
 	return tenants
 }
 
 // holdings are the shares of all committed allocations.
-func (w *watcher) holdings() []monitor.Holding {
+func (w *Loop) holdings() []monitor.Holding {
 	tenants := w.tenants()
 	var holdings []monitor.Holding
-	held := map[streamID]bool{}
+	held := map[StreamID]bool{}
 	for _, record := range w.books.Snapshot() {
 		started := w.started(record.Key)
 		for _, grant := range record.Grants {
-			id := streamID{record.Key, grant.UUID}
+			id := StreamID{record.Key, grant.UUID}
 			held[id] = true
 			holding := monitor.Holding{Key: record.Key, GPUUUID: grant.UUID, Started: started}
 			if grant.Compute.Mode != ledger.ComputeNone {
@@ -76,8 +76,8 @@ func (w *watcher) holdings() []monitor.Holding {
 	return holdings
 }
 
-// streamRates is what an allocation did per second between two looks. Known: there were two in a row.
-type streamRates struct {
+// Rates is what an allocation did per second between two looks. Known: there were two in a row.
+type Rates struct {
 	Copied  [source.Directions]float64 // bytes per second
 	Stalled float64                    // seconds per second, of all threads
 	Known   bool
@@ -88,12 +88,12 @@ type streamRates struct {
 }
 
 // measureRates compares the streams of a look at all cards with those of the one before.
-func (w *watcher) measureRates(seen *monitor.Contention) {
-	at, rates := map[streamID]monitor.Stream{}, map[streamID]streamRates{}
+func (w *Loop) measureRates(seen *monitor.Contention) {
+	at, rates := map[StreamID]monitor.Stream{}, map[StreamID]Rates{}
 	tenants := w.tenants()
 	for _, stream := range seen.Streams {
-		id := streamID{stream.Key, stream.GPUUUID}
-		rate := streamRates{at: seen.Now, tenant: tenants[id]}
+		id := StreamID{stream.Key, stream.GPUUUID}
+		rate := Rates{at: seen.Now, tenant: tenants[id]}
 		before, known := w.at[id]
 		elapsed := (seen.Now - w.rates[id].at).Seconds()
 		if known && before.Known && stream.Known && elapsed > 0 {

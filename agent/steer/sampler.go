@@ -4,7 +4,7 @@
 // sampler.go asks the driver how busy each process kept the GPUs, in a goroutine of its own: the driver may take its time
 // or hang, and steering goes on meanwhile.
 
-package main
+package steer
 
 import (
 	"context"
@@ -26,8 +26,8 @@ const (
 // maxPendingSamples bounds what is kept while nobody takes it: more than a second of a full node.
 const maxPendingSamples = 1 << 14
 
-// sampler collects samples until the loop takes them. A nil sampler has none.
-type sampler struct {
+// Sampler collects samples until the loop takes them. A nil sampler has none.
+type Sampler struct {
 	utilizations source.Utilizations
 	owners       source.Keys
 	wake         chan struct{} // capacity 1: asked to hurry
@@ -40,12 +40,13 @@ type sampler struct {
 	hurried bool
 }
 
-func newSampler(utilizations source.Utilizations, owners source.Keys) *sampler {
-	return &sampler{utilizations: utilizations, owners: owners, wake: make(chan struct{}, 1), keys: map[int][]string{}}
+// NewSampler asks utilizations, and owners whose the processes are.
+func NewSampler(utilizations source.Utilizations, owners source.Keys) *Sampler {
+	return &Sampler{utilizations: utilizations, owners: owners, wake: make(chan struct{}, 1), keys: map[int][]string{}}
 }
 
-// run samples until ctx ends.
-func (s *sampler) run(ctx context.Context) error {
+// Run samples until ctx ends.
+func (s *Sampler) Run(ctx context.Context) error {
 	for {
 		began := time.Now()
 		s.look(ctx)
@@ -57,7 +58,7 @@ func (s *sampler) run(ctx context.Context) error {
 }
 
 // look asks once.
-func (s *sampler) look(ctx context.Context) {
+func (s *Sampler) look(ctx context.Context) {
 	samples, err := s.utilizations.Utilization(ctx)
 	pids := map[int]bool{}
 	for _, sample := range samples {
@@ -80,7 +81,7 @@ func (s *sampler) look(ctx context.Context) {
 }
 
 // hasNews says that take has to tell of use, or that the driver's state has changed.
-func (s *sampler) hasNews() bool {
+func (s *Sampler) hasNews() bool {
 	if s == nil {
 		return false
 	}
@@ -91,7 +92,7 @@ func (s *sampler) hasNews() bool {
 }
 
 // pause waits for the next look: sampleEvery while samples are wanted often, else sampleIdleEvery, or until they are.
-func (s *sampler) pause(ctx context.Context, began time.Time) {
+func (s *Sampler) pause(ctx context.Context, began time.Time) {
 	if !s.isHurried() {
 		s.wait(ctx, began.Add(sampleIdleEvery), s.wake)
 	}
@@ -99,7 +100,7 @@ func (s *sampler) pause(ctx context.Context, began time.Time) {
 }
 
 // wait returns at until, when woken, or when ctx ends.
-func (s *sampler) wait(ctx context.Context, until time.Time, wake <-chan struct{}) {
+func (s *Sampler) wait(ctx context.Context, until time.Time, wake <-chan struct{}) {
 	left := time.Until(until)
 	if left <= 0 {
 		return
@@ -113,14 +114,14 @@ func (s *sampler) wait(ctx context.Context, until time.Time, wake <-chan struct{
 	}
 }
 
-func (s *sampler) isHurried() bool {
+func (s *Sampler) isHurried() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hurried
 }
 
 // take returns the samples since the last call, whose they are, and what is wrong with the driver.
-func (s *sampler) take() ([]source.ProcessUtilization, map[int][]string, error) {
+func (s *Sampler) take() ([]source.ProcessUtilization, map[int][]string, error) {
 	if s == nil {
 		return nil, nil, nil
 	}
@@ -132,7 +133,7 @@ func (s *sampler) take() ([]source.ProcessUtilization, map[int][]string, error) 
 }
 
 // hurry says whether samples are wanted often.
-func (s *sampler) hurry(yes bool) {
+func (s *Sampler) hurry(yes bool) {
 	if s == nil {
 		return
 	}

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// app_steer.go steers GPU time: many times a second it reads the compute books of all allocations, lets steering.Steer
+// Package steer steers GPU time: many times a second it reads the compute books of all allocations, lets steering.Steer
 // judge, and writes the rates into the limits pages. One goroutine beside the tick; it never waits for the driver, whose
 // samples the sampler brings, nor for the kubelet. The lines in the pages go on without it: at its start it takes over
 // what they say, and after its end every share holds.
-
-package main
+//
+// sampler.go asks the driver, on a goroutine of its own.
+package steer
 
 import (
 	"context"
@@ -48,12 +49,12 @@ const (
 	shortestRest, longestRest = time.Millisecond, beatEvery
 )
 
-// steerer is the loop. One goroutine runs it; only view is for others.
-type steerer struct {
+// Loop is the loop. One goroutine runs it; only View is for others.
+type Loop struct {
 	log     *slog.Logger
 	books   *ledger.Ledger
 	pages   *store.Pages
-	samples *sampler // nil: nothing measures
+	samples *Sampler // nil: nothing measures
 	policy  steering.Policy
 	state   steering.State
 	now     func() time.Duration  // CLOCK_MONOTONIC
@@ -85,18 +86,23 @@ type tenant struct {
 	devices  map[string]int   // index in granted, by GPU
 }
 
-func newSteerer(books *ledger.Ledger, made *store.Pages, samples *sampler, log *slog.Logger) *steerer {
-	return &steerer{log: log.With("component", "steer"), books: books, pages: made, samples: samples, policy: steering.DefaultPolicy(),
+// New makes the loop on the books and on the pages that were made for them; it looks at nothing yet. A nil sampler measures
+// nothing.
+func New(books *ledger.Ledger, made *store.Pages, samples *Sampler, log *slog.Logger) *Loop {
+	return &Loop{log: log.With("component", "steer"), books: books, pages: made, samples: samples, policy: steering.DefaultPolicy(),
 		now: limiter.MonotonicNow, unmeasured: map[string]time.Duration{}}
 }
 
-// isSteered says whether anything of an allocation's GPU time is limited.
-func isSteered(record ledger.Record) bool {
+// IsSteered says whether anything of an allocation's GPU time is limited.
+func IsSteered(record ledger.Record) bool {
 	return slices.ContainsFunc(record.Grants, func(grant ledger.Grant) bool { return grant.Compute.Mode != ledger.ComputeNone })
 }
 
-// run steers until ctx ends.
-func (s *steerer) run(ctx context.Context) error {
+// CutBy lets cuts say, before each round, which allocations have less for a while. Before Run.
+func (s *Loop) CutBy(cuts func() []steering.Cut) { s.cuts = cuts }
+
+// Run steers until ctx ends.
+func (s *Loop) Run(ctx context.Context) error {
 	defer s.close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -111,7 +117,7 @@ func (s *steerer) run(ctx context.Context) error {
 }
 
 // round looks and acts once, and returns when to look again.
-func (s *steerer) round() time.Duration {
+func (s *Loop) round() time.Duration {
 	now := s.now()
 	followed := s.follow(now)
 	s.heads.Read(s.handles)
@@ -155,7 +161,7 @@ func (s *steerer) round() time.Duration {
 
 // rests says that nothing has happened since the last round, and nothing for some time before it. What is lent stays as long,
 // and is called in by the round that follows the first change.
-func (s *steerer) rests(now time.Duration) bool {
+func (s *Loop) rests(now time.Duration) bool {
 	if s.idle(now) < restsAfter || now >= s.fullAt || now+fullSeldom < s.fullAt || s.samples.hasNews() {
 		return false
 	}
@@ -168,13 +174,13 @@ func (s *steerer) rests(now time.Duration) bool {
 }
 
 // idle is for how long nobody has wanted GPU time; negative where the clock was set back.
-func (s *steerer) idle(now time.Duration) time.Duration { return now - s.wantedAt }
+func (s *Loop) idle(now time.Duration) time.Duration { return now - s.wantedAt }
 
 // sleeps says that nobody has wanted GPU time for so long that a glance with each heartbeat will do.
-func (s *steerer) sleeps(now time.Duration) bool { return s.wantedAt > 0 && s.idle(now) >= sleepsAfter }
+func (s *Loop) sleeps(now time.Duration) bool { return s.wantedAt > 0 && s.idle(now) >= sleepsAfter }
 
 // verify lets go of usage pages that were replaced, when it is time to look.
-func (s *steerer) verify(now time.Duration) {
+func (s *Loop) verify(now time.Duration) {
 	if now < s.verifyAt && now+verifyEvery >= s.verifyAt {
 		return
 	}
@@ -184,8 +190,8 @@ func (s *steerer) verify(now time.Duration) {
 	}
 }
 
-// view is the last round, for the metrics.
-func (s *steerer) view() metrics.Steering {
+// View is the last round, for the metrics.
+func (s *Loop) View() metrics.Steering {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
@@ -193,7 +199,7 @@ func (s *steerer) view() metrics.Steering {
 
 // follow opens the pages of new allocations and of those whose pages were made anew, and lets go of those that were
 // released. It says whether there was anything to do.
-func (s *steerer) follow(now time.Duration) bool {
+func (s *Loop) follow(now time.Duration) bool {
 	revision, made := s.books.Revision(), s.pages.Made()
 	if s.tenants != nil && revision == s.revision && made == s.made && (s.retryAt == 0 || now < s.retryAt) {
 		return false
@@ -204,7 +210,7 @@ func (s *steerer) follow(now time.Duration) bool {
 	s.revision, s.made, s.retryAt = revision, made, 0
 	held := map[string]bool{}
 	for _, record := range s.books.Snapshot() {
-		if !isSteered(record) {
+		if !IsSteered(record) {
 			continue
 		}
 		held[record.Key] = true
@@ -235,7 +241,7 @@ func (s *steerer) follow(now time.Duration) bool {
 }
 
 // open sees to it that the handle is of the pages that are there now.
-func (s *steerer) open(t *tenant) error {
+func (s *Loop) open(t *tenant) error {
 	directory := store.Directory(t.record)
 	identity, err := store.Identify(filepath.Join(directory, limiter.LimitsFile))
 	if err == nil && t.handle != nil && identity == t.identity {
@@ -282,14 +288,14 @@ func (t *tenant) close() {
 	}
 }
 
-func (s *steerer) close() {
+func (s *Loop) close() {
 	for _, tenant := range s.tenants {
 		tenant.close()
 	}
 }
 
 // publish writes the rates, and the heartbeat when it is due.
-func (s *steerer) publish(rates []steering.Rate, now time.Duration) {
+func (s *Loop) publish(rates []steering.Rate, now time.Duration) {
 	faults := map[string]error{}
 	for _, rate := range rates {
 		tenant := s.tenants[rate.Key]
@@ -308,7 +314,7 @@ func (s *steerer) publish(rates []steering.Rate, now time.Duration) {
 
 // beat writes the heartbeat when it is due; then, unless all rest, it also looks whether shares were changed, which costs too
 // much for every round.
-func (s *steerer) beat(now time.Duration, look bool) {
+func (s *Loop) beat(now time.Duration, look bool) {
 	if now < s.beatAt {
 		return
 	}
@@ -324,7 +330,7 @@ func (s *steerer) beat(now time.Duration, look bool) {
 }
 
 // report logs what an operator or a user acts on, once when it begins and once when it is over.
-func (s *steerer) report(result steering.Result, sampleErr error, now time.Duration) {
+func (s *Loop) report(result steering.Result, sampleErr error, now time.Duration) {
 	s.noted.Change(s.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceUtilization}, sampleErr)
 	for _, verdict := range result.Verdicts {
 		record := s.tenants[verdict.Key].record
@@ -339,7 +345,7 @@ func (s *steerer) report(result steering.Result, sampleErr error, now time.Durat
 }
 
 // reportUnmeasured says of which GPUs the driver tells nothing.
-func (s *steerer) reportUnmeasured(verdicts []steering.Verdict, now time.Duration) {
+func (s *Loop) reportUnmeasured(verdicts []steering.Verdict, now time.Duration) {
 	measured := map[string]bool{}
 	for _, verdict := range verdicts {
 		measured[verdict.GPUUUID] = measured[verdict.GPUUUID] || verdict.UsedKnown
@@ -347,7 +353,7 @@ func (s *steerer) reportUnmeasured(verdicts []steering.Verdict, now time.Duratio
 	for uuid := range s.unmeasured {
 		if known, steered := measured[uuid]; known || !steered {
 			delete(s.unmeasured, uuid)
-			s.noted.Turn(s.log, notes.Subject{Stage: notes.StageMeasure, GPU: uuid}, false, noDetails)
+			s.noted.Turn(s.log, notes.Subject{Stage: notes.StageMeasure, GPU: uuid}, false, nil)
 		}
 	}
 	for uuid, known := range measured {
@@ -357,11 +363,9 @@ func (s *steerer) reportUnmeasured(verdicts []steering.Verdict, now time.Duratio
 		if _, before := s.unmeasured[uuid]; !before {
 			s.unmeasured[uuid] = now
 		}
-		s.noted.Turn(s.log, notes.Subject{Stage: notes.StageMeasure, GPU: uuid}, now-s.unmeasured[uuid] >= unmeasuredAfter, noDetails)
+		s.noted.Turn(s.log, notes.Subject{Stage: notes.StageMeasure, GPU: uuid}, now-s.unmeasured[uuid] >= unmeasuredAfter, nil)
 	}
 }
-
-func noDetails() []any { return nil }
 
 // evidence is what a message about a verdict holds beside its subject. Parts of the GPU are in percent.
 func evidence(record ledger.Record, verdict steering.Verdict) []any {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// app_watch_report.go says what of a look an operator acts on: once when it begins and once when it is over.
+// report.go says what of a look an operator acts on: once when it begins and once when it is over.
 
-package main
+package watch
 
 import (
 	"math"
@@ -18,7 +18,7 @@ import (
 const settledAfter = 5
 
 // report logs changes.
-func (w *watcher) report(concluded contention.Result, judged health.Verdicts) {
+func (w *Loop) report(concluded contention.Result, judged health.Verdicts) {
 	for _, transition := range judged.Transitions {
 		attributes := append([]any{"gpu", transition.UUID}, w.contentionEvidence(transition.Evidence)...)
 		attributes = append(attributes, "reason", transition.Reason)
@@ -37,9 +37,9 @@ func (w *watcher) report(concluded contention.Result, judged health.Verdicts) {
 		if w.looks < settledAfter || card.Err != nil || card.Sharing == source.SharingMIG {
 			continue
 		}
-		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageDRAM, GPU: uuid}, !card.DRAM.Known, noDetails)
-		w.noted.Turn(w.log, notes.Subject{Stage: notes.StagePCIe, GPU: uuid}, !card.PCIeRX.Known || !card.PCIeTX.Known, noDetails)
-		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageSharing, GPU: uuid}, card.Sharing == source.SharingUnknown, noDetails)
+		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageDRAM, GPU: uuid}, !card.DRAM.Known, nil)
+		w.noted.Turn(w.log, notes.Subject{Stage: notes.StagePCIe, GPU: uuid}, !card.PCIeRX.Known || !card.PCIeTX.Known, nil)
+		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageSharing, GPU: uuid}, card.Sharing == source.SharingUnknown, nil)
 	}
 	for _, verdict := range judged.GPUs {
 		w.noted.Turn(w.log, notes.Subject{Stage: notes.StageBlind, GPU: verdict.UUID}, verdict.Contended && verdict.Blind != "",
@@ -48,18 +48,18 @@ func (w *watcher) report(concluded contention.Result, judged health.Verdicts) {
 }
 
 // contentionEvidence names the containers and the figures.
-func (w *watcher) contentionEvidence(found health.Evidence) []any {
+func (w *Loop) contentionEvidence(found health.Evidence) []any {
 	percent := func(part float64) float64 { return math.Round(part*1000) / 10 }
-	attributes := []any{"resource", string(found.Resource), "victim", w.name(found.Victim)}
+	attributes := []any{"resource", string(found.Resource), "victim", w.Name(found.Victim)}
 	if found.Antagonist != "" {
-		attributes = append(attributes, "antagonist", w.name(found.Antagonist), "confidence_percent", percent(found.Confidence))
+		attributes = append(attributes, "antagonist", w.Name(found.Antagonist), "confidence_percent", percent(found.Confidence))
 	}
 	return append(attributes, "lost_percent_10s", percent(found.Avg10), "lost_percent_60s", percent(found.Avg60),
 		"device_percent", percent(found.DeviceRatio), "samples", found.Samples)
 }
 
-// name is a container for people: its pod and name, or its allocation.
-func (w *watcher) name(key string) string {
+// Name is a container for people: its pod and name, or its allocation.
+func (w *Loop) Name(key string) string {
 	record, held := w.books.Record(key)
 	if !held || record.Pod == nil || record.Pod.Pod == "" {
 		return key

@@ -4,7 +4,7 @@
 // Tests of steering: whose pages it has open, what it writes into them, what it says. decide has the tests of what it
 // decides, limiter those of the lines in the pages.
 
-package main
+package steer
 
 import (
 	"bytes"
@@ -24,19 +24,25 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/steer/steertest"
 	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
-// steerBench is a ledger, pages and a steerer on them, without an agent.
+const (
+	gpuA = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
+	gpuB = "GPU-bbbbbbbb-0000-4000-8000-000000000001"
+)
+
+// steerBench is a ledger, pages and a Loop on them, without an agent.
 type steerBench struct {
 	t     *testing.T
 	books *ledger.Ledger
 	store *store.Pages
 	pages string // its directory
-	steer *steerer
+	steer *Loop
 	log   *bytes.Buffer
 }
 
@@ -65,7 +71,7 @@ func (b *steerBench) restart() {
 	if b.steer != nil {
 		b.steer.close()
 	}
-	b.steer = newSteerer(b.books, b.store, nil, logtest.Timeless(b.log))
+	b.steer = New(b.books, b.store, nil, logtest.Timeless(b.log))
 }
 
 // grant makes an allocation as the plugin does.
@@ -128,7 +134,7 @@ func TestSteerFollowsTheBooks(t *testing.T) {
 	if b.heartbeat(record) == 0 {
 		t.Error("no heartbeat after a round")
 	}
-	verdicts := b.steer.view().Verdicts
+	verdicts := b.steer.View().Verdicts
 	if len(verdicts) != 2 || verdicts[0].Granted != 0.2 || verdicts[1].Granted != 0.1 {
 		t.Errorf("verdicts %+v", verdicts)
 	}
@@ -139,7 +145,7 @@ func TestSteerFollowsTheBooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.steer.round()
-	if view := b.steer.view(); len(view.Verdicts) != 0 || len(view.Seen.Tenants) != 0 || view.Rounds != 3 {
+	if view := b.steer.View(); len(view.Verdicts) != 0 || len(view.Seen.Tenants) != 0 || view.Rounds != 3 {
 		t.Errorf("after the release: %+v", view)
 	}
 	if open := b.openPages(); open != 0 {
@@ -155,10 +161,10 @@ func TestSteerLeavesUnlimitedAlone(t *testing.T) {
 	b := newSteerBench(t, ledger.ComputePolicy{Mode: ledger.ComputeNone}, gpuA)
 	record := b.grant(ledger.SliceID(gpuA, 0))
 	b.steer.round()
-	if beat := b.heartbeat(record); beat != 0 || len(b.steer.view().Verdicts) != 0 || b.openPages() != 0 {
-		t.Errorf("heartbeat %d, %+v, %d pages open", beat, b.steer.view(), b.openPages())
+	if beat := b.heartbeat(record); beat != 0 || len(b.steer.View().Verdicts) != 0 || b.openPages() != 0 {
+		t.Errorf("heartbeat %d, %+v, %d pages open", beat, b.steer.View(), b.openPages())
 	}
-	if isSteered(record) {
+	if IsSteered(record) {
 		t.Error("it counts as steered")
 	}
 }
@@ -198,7 +204,7 @@ func TestSteerFollowsSharesThatChange(t *testing.T) {
 		now += beatEvery
 		b.steer.round()
 	}
-	verdicts := b.steer.view().Verdicts
+	verdicts := b.steer.View().Verdicts
 	if len(verdicts) != 1 || verdicts[0].Granted != 0.6 || verdicts[0].Rate != 0.6 {
 		t.Errorf("verdicts %+v", verdicts)
 	}
@@ -295,14 +301,14 @@ func TestSteerOnDamagedUsage(t *testing.T) {
 		}
 		now += damage.seen
 		b.steer.round()
-		if tenants := b.steer.view().Seen.Tenants; len(tenants) != 1 || tenants[0].Known || tenants[0].SharePPM != 100_000 {
+		if tenants := b.steer.View().Seen.Tenants; len(tenants) != 1 || tenants[0].Known || tenants[0].SharePPM != 100_000 {
 			t.Errorf("%+v", tenants)
 		}
 		if err := b.store.RestoreUsage(record); err != nil {
 			t.Fatal(err)
 		}
 		b.steer.round()
-		if tenants := b.steer.view().Seen.Tenants; len(tenants) != 1 || !tenants[0].Known {
+		if tenants := b.steer.View().Seen.Tenants; len(tenants) != 1 || !tenants[0].Known {
 			t.Errorf("mended: %+v", tenants)
 		}
 	}
@@ -371,7 +377,7 @@ func benchmarkRounds(b *testing.B, busy bool) {
 	books.SetGPUs(cards)
 	pagesDir := filepath.Join(directory, "pages")
 	pages := store.NewPages(pagesDir, store.MakePagesDir, slog.New(slog.DiscardHandler))
-	s := newSteerer(books, pages, nil, slog.New(slog.DiscardHandler))
+	s := New(books, pages, nil, slog.New(slog.DiscardHandler))
 	defer s.close()
 	now := limiter.MonotonicNow()
 	s.now = func() time.Duration { return now }
@@ -402,7 +408,7 @@ func benchmarkRounds(b *testing.B, busy bool) {
 		if busy {
 			b.StopTimer()
 			for _, pacer := range pacers { // more than its share: some work, and somebody who waits
-				launchFor(pacer, now, rest/2)
+				steertest.Launch(pacer, now, rest/2)
 			}
 			b.StartTimer()
 		}
@@ -423,22 +429,6 @@ func threadTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// launchFor launches kernels of one millisecond for so much GPU time, or until it would have to wait.
-func launchFor(pacer *limiter.Pacer, now, amount time.Duration) {
-	const kernel = time.Millisecond
-	for range amount / kernel {
-		var ticket limiter.Ticket
-		if pacer.Ask(1, 64, 256, now, 0, limiter.PatienceMax, &ticket) > 0 {
-			pacer.Waiting(now, now+20*time.Millisecond, 0)
-			pacer.Waited(now, time.Millisecond)
-			return
-		}
-		if ticket.Sample {
-			pacer.Measured(&ticket, kernel, now)
-		}
-	}
-}
-
 // While nobody has wanted anything for a second rounds cost a glance, after ten a glance with each heartbeat; the heart beats
 // on, and the first round after something happened is a whole one again.
 func TestSteerRests(t *testing.T) {
@@ -447,14 +437,14 @@ func TestSteerRests(t *testing.T) {
 	now := limiter.MonotonicNow()
 	b.steer.now = func() time.Duration { return now }
 	rounds := func(forHow time.Duration) (whole uint64, beats int) {
-		before, beat := b.steer.view().Rounds, b.heartbeat(record)
+		before, beat := b.steer.View().Rounds, b.heartbeat(record)
 		for end := now + forHow; now < end; {
 			now += b.steer.round()
 			if at := b.heartbeat(record); at != beat {
 				beats, beat = beats+1, at
 			}
 		}
-		return b.steer.view().Rounds - before, beats
+		return b.steer.View().Rounds - before, beats
 	}
 	if whole, _ := rounds(2 * restsAfter); whole < 10 {
 		t.Errorf("%d whole rounds in the first seconds: it rests at once", whole)
@@ -476,10 +466,10 @@ func TestSteerRests(t *testing.T) {
 	defer book.Close()
 	pacer := limiter.NewPacer(book, 0)
 	defer pacer.Close()
-	launchFor(pacer, now, 10*time.Millisecond)
-	before := b.steer.view().Rounds
-	if next := b.steer.round(); next != b.steer.policy.Round || b.steer.view().Rounds != before+1 {
-		t.Errorf("somebody launched: the next round is in %s, %d whole rounds", next, b.steer.view().Rounds-before)
+	steertest.Launch(pacer, now, 10*time.Millisecond)
+	before := b.steer.View().Rounds
+	if next := b.steer.round(); next != b.steer.policy.Round || b.steer.View().Rounds != before+1 {
+		t.Errorf("somebody launched: the next round is in %s, %d whole rounds", next, b.steer.View().Rounds-before)
 	}
 	if whole, _ := rounds(time.Second / 2); whole < 5 {
 		t.Errorf("after the launch: %d whole rounds in half a second", whole)
@@ -489,9 +479,9 @@ func TestSteerRests(t *testing.T) {
 	if err := os.Truncate(filepath.Join(store.Directory(record), limiter.UsageFile), 10); err != nil {
 		t.Fatal(err)
 	}
-	before = b.steer.view().Rounds
+	before = b.steer.View().Rounds
 	b.steer.round()
-	if tenants := b.steer.view().Seen.Tenants; b.steer.view().Rounds != before+1 || tenants[0].Known && tenants[1].Known {
+	if tenants := b.steer.View().Seen.Tenants; b.steer.View().Rounds != before+1 || tenants[0].Known && tenants[1].Known {
 		t.Errorf("a page was cut: %+v", tenants)
 	}
 }
@@ -500,7 +490,7 @@ func TestSteerRests(t *testing.T) {
 func TestSteerRestsUntilTheDriverTells(t *testing.T) {
 	b := newSteerBench(t, elastic, gpuA)
 	b.grant(ledger.SliceID(gpuA, 0))
-	b.steer.samples = newSampler(nil, nil)
+	b.steer.samples = NewSampler(nil, nil)
 	now := limiter.MonotonicNow()
 	b.steer.now = func() time.Duration { return now }
 	for end := now + 2*sleepsAfter; now < end; {
@@ -509,25 +499,25 @@ func TestSteerRestsUntilTheDriverTells(t *testing.T) {
 	for ; now < b.steer.fullAt; now += b.steer.round() {
 	}
 	now += b.steer.round()
-	wholeAfter := func(tell func(*sampler)) bool {
+	wholeAfter := func(tell func(*Sampler)) bool {
 		b.steer.samples.mu.Lock()
 		tell(b.steer.samples)
 		b.steer.samples.mu.Unlock()
-		before := b.steer.view().Rounds
+		before := b.steer.View().Rounds
 		now += b.steer.round()
-		return b.steer.view().Rounds > before
+		return b.steer.View().Rounds > before
 	}
 	for _, step := range []struct {
 		name string
-		tell func(*sampler)
+		tell func(*Sampler)
 		want bool
 	}{
-		{"nothing", func(*sampler) {}, false},
-		{"no use", func(s *sampler) { s.pending = []source.ProcessUtilization{{GPUUUID: gpuA, PID: 7}} }, false},
-		{"use", func(s *sampler) { s.pending = []source.ProcessUtilization{{GPUUUID: gpuA, PID: 7, Busy: 0.1}} }, true},
-		{"a fault", func(s *sampler) { s.err = errors.New("no driver") }, true},
-		{"the same fault", func(*sampler) {}, false},
-		{"no fault", func(s *sampler) { s.err = nil }, true},
+		{"nothing", func(*Sampler) {}, false},
+		{"no use", func(s *Sampler) { s.pending = []source.ProcessUtilization{{GPUUUID: gpuA, PID: 7}} }, false},
+		{"use", func(s *Sampler) { s.pending = []source.ProcessUtilization{{GPUUUID: gpuA, PID: 7, Busy: 0.1}} }, true},
+		{"a fault", func(s *Sampler) { s.err = errors.New("no driver") }, true},
+		{"the same fault", func(*Sampler) {}, false},
+		{"no fault", func(s *Sampler) { s.err = nil }, true},
 	} {
 		if got := wholeAfter(step.tell); got != step.want {
 			t.Errorf("%s: a whole round: %t, want %t", step.name, got, step.want)
