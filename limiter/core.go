@@ -214,6 +214,11 @@ func setMemory(mapped []byte, device int, limit uint64) error {
 	return codeError(C.vgpu_limits_set_memory(c, C.uint32_t(device), C.uint64_t(limit)))
 }
 
+// hideBeat takes the heartbeat out of a private copy of a limits page.
+func hideBeat(limits page) {
+	(*C.struct_vgpu_limits_page)(unsafe.Pointer(&limits[0])).heartbeat = 0
+}
+
 // raiseEpoch changes a mapped limits page and returns the new epoch.
 func raiseEpoch(mapped []byte) uint32 {
 	return uint32(C.vgpu_limits_raise_epoch((*C.struct_vgpu_limits_page)(unsafe.Pointer(&mapped[0]))))
@@ -248,11 +253,12 @@ func parseUsage(p, limits page, l Limits, now time.Duration) (Usage, error) {
 	if C.vgpu_usage_check(unsafe.Pointer(c), C.size_t(len(p)*8), C.uint32_t(len(l.Devices)), l.version()) != 0 {
 		return Usage{}, &TamperError{DamageHeader, "the header of the usage page is not the one it was created with"}
 	}
-	return parseBooks(p, limits, l, now)
+	return parseBooks(p, limits, l, now, slotCount)
 }
 
-// parseBooks is parseUsage of a page whose header holds; p may end with the slots.
-func parseBooks(p, limits page, l Limits, now time.Duration) (Usage, error) {
+// parseBooks is parseUsage of a page whose header holds; p may end with the slots, and those from slots on are known to be
+// empty.
+func parseBooks(p, limits page, l Limits, now time.Duration, slots int) (Usage, error) {
 	c := (*C.struct_vgpu_usage_page)(unsafe.Pointer(&p[0]))
 	var u Usage
 	for i, d := range l.Devices {
@@ -268,11 +274,11 @@ func parseBooks(p, limits page, l Limits, now time.Duration) (Usage, error) {
 		}
 		u.Devices = append(u.Devices, row)
 	}
-	return u, parseProcesses(c, l, &u)
+	return u, parseProcesses(c, l, &u, slots)
 }
 
-func parseProcesses(c *C.struct_vgpu_usage_page, l Limits, u *Usage) error {
-	for slot := range C.uint32_t(slotCount) {
+func parseProcesses(c *C.struct_vgpu_usage_page, l Limits, u *Usage, slots int) error {
+	for slot := range C.uint32_t(slots) {
 		var v C.struct_vgpu_usage_process
 		switch C.vgpu_usage_read_process(c, slot, C.uint32_t(l.Epoch), &v) {
 		case 0:

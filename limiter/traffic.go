@@ -80,7 +80,7 @@ type Traffic struct {
 type TrafficReader struct {
 	handle *os.File // of the directory
 	usage  *os.File // nil: to be opened
-	inode  [2]uint64
+	id     fileID
 	limits Limits
 	books  page // private copy
 	view   *C.struct_vgpu_traffic_view
@@ -125,12 +125,11 @@ func (r *TrafficReader) Read() ([]Traffic, error) {
 }
 
 func (r *TrafficReader) read() error {
-	var there unix.Stat_t
-	if err := unix.Fstatat(int(r.handle.Fd()), UsageFile, &there, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	there, _, err := lookNow(r.handle, &usageName)
+	if err != nil {
 		return &fs.PathError{Op: "stat", Path: UsageFile, Err: err}
 	}
-	inode := [2]uint64{uint64(there.Dev), there.Ino}
-	if r.usage != nil && r.inode != inode {
+	if r.usage != nil && r.id != there {
 		r.usage.Close()
 		r.usage = nil
 	}
@@ -139,10 +138,10 @@ func (r *TrafficReader) read() error {
 		if err != nil {
 			return err
 		}
-		r.usage, r.inode = file, inode
+		r.usage, r.id = file, there
 	}
 	offset := C.vgpu_usage_traffic_offset(C.uint32_t(len(r.limits.Devices)), 0)
-	_, err := r.usage.ReadAt(r.books.bytes(), int64(offset))
+	err = readNow(r.usage, r.books.bytes(), int64(offset))
 	if errors.Is(err, io.EOF) {
 		return &TamperError{DamageCut, UsageFile + " is shorter than its traffic books"}
 	}

@@ -53,11 +53,8 @@ type UsageReader struct {
 	skipped    int    // reads in a row of that part alone
 	isParsed   bool
 
-	slow, parsed uint64 // reads that took the long way, and pages that were parsed on the short one; for tests
+	slow, parsed, relimited uint64 // reads that took the long way, and usage and limits pages that were parsed on the short one
 }
-
-// fileID tells whether a name still is of the file that is open.
-type fileID struct{ device, inode uint64 }
 
 // mostSkipped is how many reads in a row look at no more than the part of a usage page that is in use: its head, and the slots
 // below its mark. The others, a hundred times as much, count for nobody; if something is there all the same, it is found late.
@@ -82,6 +79,9 @@ func (r *UsageReader) Read() (limits Limits, usage Usage, faults [2]error) {
 	return limits, usage, faults
 }
 
+// Version changes whenever what Read tells may have.
+func (r *UsageReader) Version() uint64 { return r.slow + r.parsed + r.relimited }
+
 // keep opens what a later Read is to find.
 func (r *UsageReader) keep() (err error) {
 	if r.handle, err = openDirectory(r.dir); err != nil {
@@ -93,61 +93,77 @@ func (r *UsageReader) keep() (err error) {
 	if r.usageFile, err = openFile(r.handle, UsageFile, unix.O_RDONLY); err != nil {
 		return err
 	}
-	var limits, usage unix.Stat_t
-	if err := errors.Join(unix.Fstat(int(r.limitsFile.Fd()), &limits), unix.Fstat(int(r.usageFile.Fd()), &usage)); err != nil {
+	if r.limitsID, _, err = lookNow(r.handle, &limitsName); err != nil {
 		return err
 	}
-	r.limitsID, r.usageID, r.isParsed = idOf(&limits), idOf(&usage), false
+	if r.usageID, _, err = lookNow(r.handle, &usageName); err != nil {
+		return err
+	}
+	r.isParsed = false
 	return nil
 }
 
-func idOf(stat *unix.Stat_t) fileID { return fileID{uint64(stat.Dev), stat.Ino} }
-
 // readKept reads what is open. False: something is not as it was, or not right.
 func (r *UsageReader) readKept() bool {
-	if !r.isSame(LimitsFile, r.limitsID, limitsPageBytes) || !r.readLimits() {
+	if !r.isSame(&limitsName, r.limitsID, limitsPageBytes) || !r.readLimits() {
 		return false
 	}
-	if !r.isSame(UsageFile, r.usageID, int64(usagePageBytes(r.limits))) {
+	if !r.isSame(&usageName, r.usageID, usagePageBytes(r.limits)) {
 		return false
 	}
-	if r.isParsed && r.skipped < mostSkipped && r.isUsedSame() {
-		r.skipped++
-		return true
+	if r.isParsed && r.skipped < mostSkipped {
+		if r.isUsedSame() {
+			r.skipped++
+			return true
+		}
+		if !r.readUsed() {
+			return false
+		}
+		if mark := int(markOf(r.room.usage)); usedBytesAt(len(r.limits.Devices), uint32(mark)) >= r.used { // no process lowers it
+			r.skipped++
+			return r.parse(mark)
+		}
 	}
 	if !r.readUsage() {
 		return false
 	}
-	r.skipped, r.used = 0, usedBytes(r.room.usage, r.limits)
-	r.usedSum = maphash.Bytes(r.room.seed, r.room.usage.bytes()[:r.used])
+	r.skipped = 0
 	sum := maphash.Bytes(r.room.seed, r.room.usage.bytes())
 	if r.isParsed && sum == r.usageSum {
 		return true
 	}
+	r.usageSum = sum
+	return r.parse(slotCount)
+}
+
+// parse parses the usage page, as it was read, of which slots from some on are empty. False: something is not right.
+func (r *UsageReader) parse(slots int) bool {
 	if !isUsageHead(r.room.usage, r.limits) {
 		return false
 	}
-	usage, err := parseBooks(r.room.usage, r.room.limits, r.limits, MonotonicNow())
+	usage, err := parseBooks(r.room.usage, r.room.limits, r.limits, MonotonicNow(), slots)
 	if err != nil {
 		return false
 	}
-	r.usage, r.usageSum, r.isParsed = usage, sum, true
+	r.used = usedBytes(r.room.usage, r.limits)
+	r.usedSum = maphash.Bytes(r.room.seed, r.room.usage.bytes()[:r.used])
+	r.usage, r.isParsed = usage, true
 	r.parsed++
 	return true
 }
 
 // isSame says whether a name is still of the file that is open, which still has its size.
-func (r *UsageReader) isSame(name string, id fileID, size int64) bool {
-	var stat unix.Stat_t
-	err := unix.Fstatat(int(r.handle.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
-	return err == nil && idOf(&stat) == id && stat.Size == size
+func (r *UsageReader) isSame(name *[8]byte, id fileID, want int) bool {
+	found, size, err := lookNow(r.handle, name)
+	return err == nil && found == id && size == uint64(want)
 }
 
 // readLimits reads the limits page. One that is being written just now takes the long way.
 func (r *UsageReader) readLimits() bool {
-	if n, err := r.limitsFile.ReadAt(r.room.limits.bytes(), 0); err != nil || n != limitsPageBytes {
+	if readNow(r.limitsFile, r.room.limits.bytes(), 0) != nil {
 		return false
 	}
+	hideBeat(r.room.limits) // it changes all the time, and nothing that is read from here on hangs on it
 	sum := maphash.Bytes(r.room.seed, r.room.limits.bytes())
 	if sum == r.limitsSum && r.isParsed {
 		return true
@@ -160,6 +176,7 @@ func (r *UsageReader) readLimits() bool {
 		r.isParsed = false // what the usage page says counts from the epoch on
 	}
 	r.limits, r.limitsSum = limits, sum
+	r.relimited++
 	return true
 }
 
@@ -167,14 +184,38 @@ func (r *UsageReader) readLimits() bool {
 func (r *UsageReader) isUsedSame() bool {
 	r.room.makeRoom(booksBytes(r.limits), 0)
 	content := r.room.usage.bytes()[:r.used]
-	n, err := r.usageFile.ReadAt(content, 0)
-	return err == nil && n == len(content) && maphash.Bytes(r.room.seed, content) == r.usedSum
+	return readNow(r.usageFile, content, 0) == nil && maphash.Bytes(r.room.seed, content) == r.usedSum
+}
+
+// readUsed reads the part of the usage page that is in use, until its head holds still, as readUsage does; the rest of the
+// buffer is as if nobody had ever written there.
+func (r *UsageReader) readUsed() bool {
+	r.room.makeRoom(booksBytes(r.limits), usageHeaderBytes+len(r.limits.Devices)*usageTotalBytes)
+	content, head := r.room.usage.bytes(), r.room.head
+	for range usageReads {
+		if readNow(r.usageFile, content[:len(head)], 0) != nil {
+			return false
+		}
+		used := usedBytes(r.room.usage, r.limits)
+		if errors.Join(readNow(r.usageFile, content[:used], 0), readNow(r.usageFile, head, 0)) != nil {
+			return false
+		}
+		if bytes.Equal(head, content[:len(head)]) {
+			clear(content[used:])
+			return true
+		}
+	}
+	return false
+}
+
+// markOf is the mark below which all slots are that are in use, whatever the page claims.
+func markOf(p page) uint32 {
+	return min(binary.NativeEndian.Uint32(p.bytes()[highWaterOffset:highWaterEnd]), slotCount)
 }
 
 // usedBytes is how much of a usage page is in use: up to its mark, whatever that claims.
 func usedBytes(p page, l Limits) int {
-	mark := min(binary.NativeEndian.Uint32(p.bytes()[highWaterOffset:highWaterEnd]), slotCount)
-	return usedBytesAt(len(l.Devices), mark)
+	return usedBytesAt(len(l.Devices), markOf(p))
 }
 
 // usedBytesAt is usedBytes where the mark is so high.
@@ -188,10 +229,7 @@ func (r *UsageReader) readUsage() bool {
 	r.room.makeRoom(booksBytes(r.limits), usageHeaderBytes+devices*usageTotalBytes)
 	content, head := r.room.usage.bytes(), r.room.head
 	for range usageReads {
-		if n, err := r.usageFile.ReadAt(content, 0); err != nil || n != len(content) {
-			return false
-		}
-		if n, err := r.usageFile.ReadAt(head, 0); err != nil || n != len(head) {
+		if errors.Join(readNow(r.usageFile, content, 0), readNow(r.usageFile, head, 0)) != nil {
 			return false
 		}
 		if bytes.Equal(head, content[:len(head)]) {

@@ -28,6 +28,9 @@ type openPages struct {
 	path   string
 	reader *limiter.UsageReader
 	idle   int // calls since it was last asked for
+
+	told    source.PageUsage // as it was told last,
+	version uint64           // of the reader then; 0: not yet
 }
 
 // mostIdle is after how many calls without it an allocation's pages are closed. Several users may ask for different ones.
@@ -68,7 +71,7 @@ func (r *Reader) Close() {
 }
 
 // of is the reader of an allocation's pages.
-func (r *Reader) of(key string) *limiter.UsageReader {
+func (r *Reader) of(key string) *openPages {
 	path, kept := r.path(key), r.open[key]
 	if kept != nil && kept.path != path { // given up, and granted anew elsewhere
 		kept.reader.Close()
@@ -79,13 +82,24 @@ func (r *Reader) of(key string) *limiter.UsageReader {
 		r.open[key] = kept
 	}
 	kept.idle = 0
-	return kept.reader
+	return kept
 }
 
 func (r *Reader) read(key string) source.PageUsage {
+	kept := r.of(key)
+	limits, usage, faults := kept.reader.Read() // limits first: a freeze is for this epoch or none
+	version := kept.reader.Version()
+	if kept.version == version {
+		return kept.told // nobody changes what it shares with others
+	}
+	kept.version = version
+	kept.told = tell(key, limits, usage, faults[0], faults[1])
+	return kept.told
+}
+
+// tell makes the source's words of the limiter's.
+func tell(key string, limits limiter.Limits, usage limiter.Usage, limitsErr, err error) source.PageUsage {
 	read := source.PageUsage{Key: key, State: source.PagesReadable}
-	limits, usage, faults := r.of(key).Read() // limits first: a freeze is for this epoch or none
-	limitsErr, err := faults[0], faults[1]
 	if limitsErr == nil {
 		read.Epoch, read.Frozen = limits.Epoch, source.Damage(limits.Frozen)
 	}

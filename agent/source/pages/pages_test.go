@@ -83,3 +83,58 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%+v", processes)
 	}
 }
+
+// What is told of pages that do not change costs nothing anew, and what changes is told at once, whichever page it is in.
+func TestToldAnewWhenSomethingChanges(t *testing.T) {
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "k")
+	if err := limiter.Create(dir, limiter.Limits{Key: "k", Devices: []limiter.Device{{UUID: "GPU-a", SliceCount: 1, MemoryLimitBytes: 1000}}}); err != nil {
+		t.Fatal(err)
+	}
+	reader := New(func(key string) string { return filepath.Join(parent, key) })
+	defer reader.Close()
+	read := func() source.PageUsage {
+		usages, err := reader.Usage([]string{"k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return usages[0]
+	}
+	for range 3 {
+		if got := read(); got.State != source.PagesReadable || len(got.Processes) != 0 {
+			t.Fatalf("at first: %+v", got)
+		}
+	}
+	if allocations := testing.AllocsPerRun(5, func() { read() }); allocations > 10 {
+		t.Errorf("what has not changed costs %.0f allocations", allocations)
+	}
+	epoch := read().Epoch
+	if raised, err := limiter.RaiseEpoch(dir); err != nil || read().Epoch != raised || raised == epoch {
+		t.Errorf("epoch %d was raised to %d, and %d is told; %v", epoch, raised, read().Epoch, err)
+	}
+	book, err := limiter.OpenBook(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	if err := book.Reserve(0, limiter.KindDevice, 600); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); len(got.Processes) != 1 || got.Devices[0].UsedBytes != 600 {
+		t.Errorf("600 bytes are held: %+v", got)
+	}
+	if err := limiter.Freeze(dir, limiter.DamageCut); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got.Frozen != source.Damage(limiter.DamageCut) {
+		t.Errorf("frozen: %+v", got)
+	}
+	if err := os.Truncate(filepath.Join(dir, limiter.UsageFile), 10); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := read(); got.State != source.PagesTampered || got.Damage != source.Damage(limiter.DamageCut) {
+			t.Errorf("cut: %+v", got)
+		}
+	}
+}
