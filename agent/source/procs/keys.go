@@ -39,7 +39,8 @@ type holder struct {
 
 // Bounds of what is read and kept.
 const (
-	maxMountinfoBytes = 8 << 20 // a container may make many mounts; its own come first
+	maxOwnMountBytes  = 8 << 20 // of our mounts, where those of all containers are,
+	maxMountinfoBytes = 1 << 20 // and of others': a container may make many; its own come first
 	maxMountLine      = 64 << 10
 	remembered        = 50 // rounds that a process is remembered for after it was last asked for
 )
@@ -143,7 +144,11 @@ func (t *Table) mountLines(name string) ([]mountLine, error) {
 	}
 	defer file.Close()
 	lines := []mountLine{}
-	scanner := bufio.NewScanner(io.LimitReader(file, maxMountinfoBytes))
+	most := int64(maxMountinfoBytes)
+	if name == "self" {
+		most = maxOwnMountBytes
+	}
+	scanner := bufio.NewScanner(io.LimitReader(file, most))
 	scanner.Buffer(nil, maxMountLine)
 	for scanner.Scan() {
 		fields := strings.SplitN(scanner.Text(), " ", 6) // number, parent, device, root, point, more

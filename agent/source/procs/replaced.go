@@ -81,6 +81,29 @@ func (t *Table) replaced(pid int, files []File, own *directories) []source.Repla
 	return found
 }
 
+// isOutside says whether a process has our files mounted below the root that it is to move into, and not where they are to be:
+// runtimes mount first, then run hooks, which may take seconds, and move in last.
+func (t *Table) isOutside(pid int, files []File, own *directories) (outside bool) {
+	lines, err := t.mountLines(strconv.Itoa(pid))
+	if err != nil || own.read() != nil {
+		return false
+	}
+	for _, file := range files {
+		home := own.locate(filepath.Dir(file.HostPath))
+		root := filepath.Join(home.root, filepath.Base(file.HostPath))
+		for _, line := range lines {
+			if line.device != home.device || line.root != root {
+				continue
+			}
+			if line.point == file.ContainerPath {
+				return false
+			}
+			outside = outside || strings.HasSuffix(line.point, file.ContainerPath)
+		}
+	}
+	return outside
+}
+
 // view is the file tree as one process sees it.
 type view struct {
 	table  *Table

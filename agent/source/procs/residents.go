@@ -35,6 +35,7 @@ const (
 	filesEvery     = 3 * time.Second
 	settlesIn      = 10 * time.Second // a container's mounts are made while its first process runs already
 	keysEvery      = time.Minute
+	movesInBy      = time.Minute      // a runtime has mounted everything, run its hooks and moved into the container's root
 	commandEvery   = 30 * time.Second // after that: a process seldom becomes another program later
 )
 
@@ -52,11 +53,12 @@ type Residents struct {
 
 	known    map[int]*resident
 	spaces   map[spaceID]*space
-	missed   int // processes that were not looked at, in this look
-	met      int // how far in the list of pids new ones were met, where there were too many
-	settled  int // and namespaces read
-	verified int // how far start times were
-	scanned  int // how far descriptors were
+	reads    map[string]reads // of this look, by container
+	missed   int              // processes that were not looked at, in this look
+	met      int              // how far in the list of pids new ones were met, where there were too many
+	settled  int              // and namespaces read
+	verified int              // how far start times were
+	scanned  int              // how far descriptors were
 }
 
 var _ source.Residents = (*Residents)(nil)
@@ -220,6 +222,7 @@ func (r *Residents) lookAt(all []int, own *directories, now time.Duration) (matt
 	for _, s := range r.spaces {
 		s.used = false
 	}
+	r.reads = map[string]reads{}
 	settling := func(named bool) func(int) bool {
 		return func(pid int) bool {
 			process := r.known[pid]
@@ -242,7 +245,7 @@ func (r *Residents) lookAt(all []int, own *directories, now time.Duration) (matt
 			r.spaces[process.space] = s
 		}
 		s.used = true
-		if s.due(now) {
+		if s.due(now) && r.mayReadKeys(process.container.ID, s) {
 			s.looked = now
 			if s.keys, err = r.keysOf(pid, own); err != nil {
 				return nil, err

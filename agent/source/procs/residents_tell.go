@@ -34,11 +34,14 @@ func (r *Residents) tell(matter []int, own *directories, now time.Duration) []so
 			process.command, process.commanded = r.table.command(pid), max(1, now)
 		}
 		s := r.spaces[process.space]
-		r.check(pid, process, s, own, now)
+		// What a sandbox in a container sees matters if it uses a GPU there.
+		matters := main[process.container.ID] == process.space || process.named || process.devices
+		if matters {
+			r.check(pid, process, s, own, now)
+		}
 		residence := source.Residence{PID: pid, StartTime: process.start, Command: process.command, Container: process.container,
 			Keys: s.keys, Devices: process.devices, Library: process.library, ID: process.id, OtherTime: process.otherTime}
-		// What a sandbox in a container sees matters if it uses a GPU there.
-		if main[process.container.ID] == process.space || process.named || process.devices {
+		if matters {
 			residence.Replaced = s.replaced
 		}
 		residence.Container.Namespace, residence.Container.Pod = r.names.of(process.container.PodUID, now)
@@ -63,9 +66,13 @@ func (r *Residents) mainSpaces(matter []int) map[string]spaceID {
 	return main
 }
 
-// check looks whether a container's process still sees our files, every few seconds for each namespace.
+// check looks whether a container's process still sees our files, every few seconds for each namespace, and in every look where
+// it does not: what is said twice is to be seen twice.
 func (r *Residents) check(pid int, process *resident, s *space, own *directories, now time.Duration) {
-	if process.container.ID == "" || process.chrooted || len(s.keys) == 0 || s.ever && now-s.checked < filesEvery {
+	if process.container.ID == "" || process.chrooted || len(s.keys) == 0 || s.ever && now-s.checked < filesEvery && s.replaced == nil {
+		return
+	}
+	if !r.mayCheck(process.container.ID) {
 		return
 	}
 	var files []File
@@ -73,6 +80,10 @@ func (r *Residents) check(pid int, process *resident, s *space, own *directories
 		files = append(files, r.files(key)...)
 	}
 	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.ContainerPath, b.ContainerPath) })
+	if now-s.first < movesInBy && r.table.isOutside(pid, files, own) {
+		s.replaced = nil
+		return
+	}
 	s.checked, s.ever = now, true
 	s.replaced = r.table.replaced(pid, onePerPath(files), own)
 }
