@@ -366,7 +366,13 @@ func TestDeviceNodesAreFound(t *testing.T) {
 func TestResidentsForget(t *testing.T) {
 	h := newHost(t)
 	b := startBox(t, idA, h.mounts())
+	other := startBox(t, idB, "") // and there is whatever else runs on the machine
 	h.mustFind(t, b.pid)
+	remembered := func(space spaceID) bool { return h.residents.spaces[space] != nil }
+	own, others := h.residents.known[b.pid].space, h.residents.known[other.pid].space
+	if !remembered(own) || !remembered(others) {
+		t.Errorf("remembered while they live: %t, %t", remembered(own), remembered(others))
+	}
 	h.residents.known[b.pid].start++ // as if another had it before
 	if _, is := h.find(t, b.pid); is {
 		t.Error("taken for the one before")
@@ -384,8 +390,9 @@ func TestResidentsForget(t *testing.T) {
 			t.Fatal("a process that has ended is told of")
 		}
 	}
-	if len(h.residents.spaces) > 1 {
-		t.Errorf("%d namespaces are remembered", len(h.residents.spaces))
+	h.find(t, b.pid) // in which it is no longer anybody's
+	if remembered(own) || !remembered(others) {
+		t.Errorf("remembered after its end: %t, and the other's: %t", remembered(own), remembered(others))
 	}
 }
 
