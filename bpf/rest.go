@@ -28,6 +28,7 @@ const (
 type often struct {
 	number uint8    // of the library in the kernel's map
 	file   *os.File // it, to attach again; nil: there is no such part
+	stamp  stamp    // of the file when it was probed
 	places []placed
 	probes attachment // nil: at rest
 	rest   rest
@@ -92,6 +93,9 @@ func (w *watcher) attach(l *library, file *os.File, places []placed) error {
 		return errors.Join(fmt.Errorf("keep library: %w", err), l.Close())
 	}
 	l.often.file = os.NewFile(uintptr(fd), file.Name())
+	if info, err := file.Stat(); err == nil {
+		l.often.stamp = stampOf(info)
+	}
 	if l.often.probes, err = w.loaded.attach(l.often.file, l.often.places); err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -106,6 +110,12 @@ func (l *library) Close() error {
 		err = errors.Join(err, l.often.file.Close())
 	}
 	return err
+}
+
+// changed says whether the file was written anew in its place meanwhile, so that its functions may be elsewhere.
+func (o *often) changed() bool {
+	info, err := o.file.Stat()
+	return err != nil || stampOf(info) != o.stamp
 }
 
 // freeNumber is one that no probed library has. There are as many as may be probed.
@@ -134,7 +144,7 @@ func (w *watcher) restBusy(now time.Time) {
 		return
 	}
 	w.nextRest = now.Add(restEvery)
-	for _, l := range w.libraries {
+	for id, l := range w.libraries {
 		if l.often.file == nil {
 			continue
 		}
@@ -144,6 +154,9 @@ func (w *watcher) restBusy(now time.Time) {
 			w.options.Log.Warn("copies and waits are not counted for a while: there are too many", "path", l.often.file.Name(), "for", l.often.rest.last)
 			err = l.often.probes.Close()
 			l.often.probes = nil
+		case probed && l.often.probes == nil && l.often.changed():
+			delete(w.libraries, id) // what is in it now is looked at like any other file
+			err = l.Close()
 		case probed && l.often.probes == nil:
 			l.often.probes, err = w.loaded.attach(l.often.file, l.often.places)
 		}
