@@ -89,9 +89,10 @@ type app struct {
 	outside   *outsider      // nil: nobody looks from outside
 	memories  source.ProcessMemories
 	residents source.Residents
-	freezer   *freezer.Freezer // nil: nobody is frozen
-	events    *events.Recorder // nil: no Events
-	control   *control.Server  // nil: no socket
+	elsewhere map[string][]string // see givenElsewhere
+	freezer   *freezer.Freezer    // nil: nobody is frozen
+	events    *events.Recorder    // nil: no Events
+	control   *control.Server     // nil: no socket
 	startedAt time.Time
 	ticked    atomic.Pointer[tickResult] // nil before the first tick
 

@@ -112,10 +112,19 @@ func (a *app) newOutsider() *outsider {
 	}
 	o.sources.Residents = a.residents // whose calls the probes count
 	if o.witness {
-		o.sources = monitor.OutsideSources{Memories: a.memories, Residents: a.residents, Ledger: a.sources.Ledger, Pages: a.sources.Pages}
+		o.sources = monitor.OutsideSources{Memories: a.memories, Residents: a.residents, Ledger: a.sources.Ledger, Pages: a.sources.Pages, Elsewhere: a.givenElsewhere}
 	}
 	o.last.Store(&outsideLook{seen: &monitor.Outside{Probes: source.ProbeStatus{Mode: source.ProbesOff, Reason: "not asked for"}}})
 	return o
+}
+
+// givenElsewhere are the cards that other plugins gave to pods, as the last tick saw it whose kubelet could be read. The witness
+// alone calls it.
+func (a *app) givenElsewhere() map[string][]string {
+	if last := a.ticked.Load(); last != nil && last.snapshot.Elsewhere != nil {
+		a.elsewhere = last.snapshot.Elsewhere
+	}
+	return a.elsewhere
 }
 
 // witnessPolicy is what the configuration says of the witness.

@@ -215,6 +215,7 @@ func (c *collector) readKubelet(ctx context.Context) {
 		c.note(SourcePods, true, errNotAsked)
 		return
 	}
+	c.snapshot.Elsewhere = holders.Elsewhere
 	c.note(SourcePodResources, true, holders.NamesError)
 	c.note(SourcePods, true, holders.PodsError)
 	owners := make(map[string]source.Owner, len(holders.List))

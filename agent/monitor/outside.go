@@ -57,7 +57,7 @@ type Residence = source.Residence
 // OutsideProcess is one process that matters, in the order of pids.
 type OutsideProcess struct {
 	Residence
-	Memory     []ProcessMemory // what the driver says that it holds, by GPU
+	Memory     []ProcessMemory // what the driver says that it holds, by GPU; not of cards that another plugin gave its pod
 	Registered bool            // it has a slot in the usage page of one of its Keys
 }
 
@@ -89,6 +89,7 @@ type OutsideSources struct {
 	Ledger    source.Ledger
 	Pages     source.Pages
 	Probes    source.Probes
+	Elsewhere func() map[string][]string // cards that other plugins gave, by the UID of the pod; nil: none are known
 }
 
 // CollectOutside looks once. The order matters: a process registers on its page before it makes a context, so one that the
@@ -103,8 +104,15 @@ func CollectOutside(ctx context.Context, sources OutsideSources, now time.Durati
 	o.readCalls(ctx, sources.Probes)
 	registered := o.readAllocations(sources.Ledger, sources.Pages)
 	o.compareBooks(before.Allocations)
+	var elsewhere map[string][]string
+	if sources.Elsewhere != nil {
+		elsewhere = sources.Elsewhere()
+	}
 	for i := range o.Processes {
 		process := &o.Processes[i]
+		process.Memory = slices.DeleteFunc(process.Memory, func(memory ProcessMemory) bool {
+			return slices.Contains(elsewhere[process.Container.PodUID], memory.GPUUUID)
+		})
 		process.Registered = slices.ContainsFunc(process.Keys, func(key string) bool {
 			return slices.ContainsFunc(registered[key], process.is)
 		})

@@ -130,6 +130,20 @@ func TestOutsideBooksMove(t *testing.T) {
 	}
 }
 
+// What a pod uses of a card that another plugin gave it is none of our business; what it uses of others is.
+func TestOutsideLeavesOthersCards(t *testing.T) {
+	f := newOutsideFake()
+	f.residents[0].Container.PodUID = "u"
+	seen := CollectOutside(t.Context(), OutsideSources{Memories: f, Residents: f, Ledger: f, Pages: f,
+		Elsewhere: func() map[string][]string { return map[string][]string{"u": {"GPU-b"}, "v": {"GPU-a"}} }}, time.Hour)
+	if got := seen.Processes[1]; got.PID != 30 || len(got.Memory) != 1 || got.Memory[0].GPUUUID != "GPU-a" {
+		t.Errorf("%+v", got)
+	}
+	if got := seen.Processes[0]; got.PID != 20 || len(got.Memory) != 1 {
+		t.Errorf("of another pod: %+v", got)
+	}
+}
+
 func TestOutsideRegistration(t *testing.T) {
 	slot := source.ProcessID{PIDNamespace: 5, PID: 3, StartTime: 70}
 	for name, c := range map[string]struct {

@@ -16,6 +16,8 @@ type Snapshot struct {
 	Sources     []SourceStatus
 	GPUs        []GPU
 	Allocations []Allocation
+	// Elsewhere has the cards that other plugins gave, by the UID of the pod; nil: the kubelet's record could not be read.
+	Elsewhere map[string][]string
 }
 
 // SourceStatus says whether a source answered. A source that this agent runs without is Absent.

@@ -157,6 +157,8 @@ type Holders struct {
 	Pods map[string]bool
 	// PodsError says why Pods is not known; nothing may then be concluded from a pod's absence.
 	PodsError error
+	// Elsewhere has the UUIDs of the cards that other plugins gave, by the UID of the pod: whole, or shared in their way.
+	Elsewhere map[string][]string
 	// NamesError says why namespaces and names of pods could not be learnt; those known before stay known.
 	NamesError error
 }

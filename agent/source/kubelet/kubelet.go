@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,6 +63,7 @@ type checkpoint struct {
 	settled  bool // it was not young when it was read: a clock that ticks seldom could give two files the same times
 	text     []byte
 	entries  []entry
+	others   map[string][]string // cards that other plugins gave, by the UID of the pod
 	parsed   bool
 }
 
@@ -109,13 +111,13 @@ func (r *Reader) Holders(ctx context.Context) (source.Holders, error) {
 		return source.Holders{}, err
 	}
 	if !r.kept.parsed {
-		if r.kept.entries, err = r.parseCheckpoint(text); err != nil {
+		if r.kept.entries, r.kept.others, err = r.parseCheckpoint(text); err != nil {
 			return source.Holders{}, err
 		}
 		r.kept.parsed = true
 	}
 	entries := r.kept.entries
-	var holders source.Holders
+	holders := source.Holders{Elsewhere: r.kept.others}
 	holders.NamesError = r.learnNames(ctx, entries, text)
 	holders.Pods, holders.PodsError = r.Pods(ctx)
 	for _, entry := range entries {
@@ -190,41 +192,56 @@ type checkpointEntry struct {
 	AllocResp                           []byte
 }
 
-// parseCheckpoint returns the containers that hold allocations of the resource. The checksum is not looked at:
+// parseCheckpoint returns the containers that hold allocations of the resource, and what others gave to pods. The checksum is not looked at:
 // its algorithm is internal to the kubelet, and the file is replaced whole. A text in which holders could hide is an
 // error: one without the list of holders (which is null when there are none), and one with a container that holds
 // devices of ours and whose holder or response cannot be read.
-func (r *Reader) parseCheckpoint(text []byte) ([]entry, error) {
+func (r *Reader) parseCheckpoint(text []byte) (entries []entry, others map[string][]string, err error) {
 	var document struct {
 		Data *struct{ PodDeviceEntries json.RawMessage }
 	}
 	if err := json.Unmarshal(text, &document); err != nil {
-		return nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
+		return nil, nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
 	}
 	if document.Data == nil || document.Data.PodDeviceEntries == nil {
-		return nil, errors.New("parse kubelet checkpoint: no Data.PodDeviceEntries")
+		return nil, nil, errors.New("parse kubelet checkpoint: no Data.PodDeviceEntries")
 	}
 	var containers []checkpointEntry
 	if err := json.Unmarshal(document.Data.PodDeviceEntries, &containers); err != nil {
-		return nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
+		return nil, nil, fmt.Errorf("parse kubelet checkpoint: %w", err)
 	}
-	var entries []entry
+	others = map[string][]string{}
 	for _, container := range containers {
 		if container.ResourceName == "" {
-			return nil, fmt.Errorf("parse kubelet checkpoint: container %q holds devices of no resource", container.ContainerName)
+			return nil, nil, fmt.Errorf("parse kubelet checkpoint: container %q holds devices of no resource", container.ContainerName)
 		}
 		if container.ResourceName != r.resource {
+			container.addCards(others)
 			continue
 		}
 		found, ours, err := container.entry(r.variable)
 		if err != nil {
-			return nil, fmt.Errorf("parse kubelet checkpoint: container %q: %w", container.ContainerName, err)
+			return nil, nil, fmt.Errorf("parse kubelet checkpoint: container %q: %w", container.ContainerName, err)
 		}
 		if ours {
 			entries = append(entries, found)
+		} else {
+			container.addCards(others)
 		}
 	}
-	return entries, nil
+	return entries, others, nil
+}
+
+// addCards notes the cards that the container was given: those that plugins name by UUID, alone or before a number.
+func (c checkpointEntry) addCards(to map[string][]string) {
+	for _, ids := range c.DeviceIDs {
+		for _, id := range ids {
+			uuid, _, _ := strings.Cut(id, "::")
+			if strings.HasPrefix(uuid, "GPU-") && !slices.Contains(to[c.PodUID], uuid) {
+				to[c.PodUID] = append(to[c.PodUID], uuid)
+			}
+		}
+	}
 }
 
 // entry reads the response to Allocate, which holds the key in variable. It is not ours when it says something and has no allocation key: another plugin

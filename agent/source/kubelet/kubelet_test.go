@@ -122,7 +122,7 @@ func holders(t *testing.T, reader *Reader) source.Holders {
 func TestJoin(t *testing.T) {
 	directory := shortDir(t)
 	foreign := row(t, "uid-3", "x", "", "GPU-b::1")
-	other := row(t, "uid-1", "main", "k9", "0")
+	other := row(t, "uid-1", "main", "k9", "0", "GPU-c", "GPU-d::2", "GPU-d::1")
 	other.ResourceName = "example.com/other"
 	writeCheckpoint(t, directory, row(t, "uid-1", "init", "k1", "GPU-a::0"), row(t, "uid-1", "main", "k2", "GPU-a::0", "GPU-b::4"),
 		row(t, "uid-2", "main", "k3", "GPU-a::1"), foreign, other)
@@ -143,6 +143,9 @@ func TestJoin(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got.List); diff != "" {
 			t.Error(diff)
+		}
+		if diff := cmp.Diff(map[string][]string{"uid-1": {"GPU-c", "GPU-d"}, "uid-3": {"GPU-b"}}, got.Elsewhere); diff != "" {
+			t.Errorf("given by others (-want +got):\n%s", diff)
 		}
 	}
 	if server.calls != 1 {
@@ -265,7 +268,7 @@ func TestNobodyHolds(t *testing.T) {
 	for _, text := range []string{`{"Data":{"PodDeviceEntries":null}}`, `{"Data":{"PodDeviceEntries":[]}}`,
 		`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["GPU-a"]},"AllocResp":"` +
 			base64.StdEncoding.EncodeToString(foreign) + `"}]}}`} {
-		if got, err := New("", resource, variable).parseCheckpoint([]byte(text)); err != nil || len(got) != 0 {
+		if got, _, err := New("", resource, variable).parseCheckpoint([]byte(text)); err != nil || len(got) != 0 {
 			t.Errorf("%s: %+v %v", text, got, err)
 		}
 	}
