@@ -57,15 +57,16 @@ var allowedImports = map[string][]string{
 	"internal/require":          {},
 
 	// Decide and its rooms.
-	"agent/decide":            {"agent/monitor", "agent/decide/health"},
-	"agent/steer":             {"agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
-	"agent/steer/steertest":   {"limiter"},
-	"agent/watch":             {"agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
-	"agent/watch/watchtest":   {"agent/decide/contention", "agent/monitor", "agent/source"},
-	"agent/decide/contention": {"agent/monitor"},
-	"agent/decide/health":     {"agent/decide/contention", "agent/decide/steering"},
-	"agent/decide/steering":   {"agent/monitor"},
-	"agent/decide/witness":    {"agent/monitor", "agent/decide/steering"},
+	"agent/decide":             {"agent/monitor", "agent/decide/health"},
+	"agent/steer":              {"agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
+	"agent/steer/steertest":    {"limiter"},
+	"agent/watch":              {"agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
+	"agent/watch/watchtest":    {"agent/decide/contention", "agent/monitor", "agent/source"},
+	"agent/decide/attribution": {},
+	"agent/decide/contention":  {"agent/monitor", "agent/decide/attribution"},
+	"agent/decide/health":      {"agent/decide/contention", "agent/decide/steering"},
+	"agent/decide/steering":    {"agent/monitor"},
+	"agent/decide/witness":     {"agent/monitor", "agent/decide/steering"},
 
 	"scripts/agentbench":              {"scripts/benchnode", "scripts/benchpage"},
 	"scripts/benchnode":               {"limiter", "plugin/kubelettest"},
@@ -86,7 +87,7 @@ var testImports = []string{"internal/logtest", "internal/require", "agent/source
 
 // noEffects are packages of pure functions, and the standard packages through which they would stop being pure.
 var (
-	noEffects = []string{"agent/decide", "agent/decide/contention", "agent/decide/health", "agent/decide/steering",
+	noEffects = []string{"agent/decide", "agent/decide/attribution", "agent/decide/contention", "agent/decide/health", "agent/decide/steering",
 		"agent/decide/witness", "agent/monitor"}
 	effects = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "os/exec", "syscall", "math/rand", "math/rand/v2"}
 )

@@ -2,7 +2,7 @@
 // Copyright The vgpud Authors
 
 // Who has which part of a card's traffic: on links by the bytes that each says it copied, held against the card's counter;
-// in DRAM by what its counter shows while each is active (regress.go).
+// in DRAM by what its counter shows while each is active (package attribution).
 
 package contention
 

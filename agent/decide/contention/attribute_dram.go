@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// Who has which part of the traffic of DRAM, by what attribute_fit.go has found, and how sure that is.
+// Who has which part of the traffic of DRAM, by what package attribution has found, and how sure that is.
 
 package contention
 
@@ -11,7 +11,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide/attribution"
 	"github.com/vgpud/vgpud/agent/monitor"
+)
+
+// Times between regressions.
+const (
+	fitOften = 2 * Period
+	fitEvery = 10 * time.Second // where nothing depends on them
 )
 
 // dramShares is who has which part of the DRAM's traffic, as parts of the peak.
@@ -39,7 +46,7 @@ func (c *cardTraffic) splitDRAM(now time.Duration, policy *Policy) dramShares {
 		made.why = "the card's memory bandwidth is not known"
 		return made
 	}
-	if c.dram.slow < idleDRAM && c.dram.mean < idleDRAM {
+	if c.dram.slow < attribution.IdleDRAM && c.dram.mean < attribution.IdleDRAM {
 		made.known = true
 		return made
 	}
@@ -47,11 +54,15 @@ func (c *cardTraffic) splitDRAM(now time.Duration, policy *Policy) dramShares {
 	if made.whole/c.achievable(onDRAM, policy) >= policy.Quick || c.pressed() {
 		every = fitOften
 	}
-	if c.fit == nil || !c.fit.known || now-c.fit.at >= every || now < c.fit.at {
-		c.fit = c.fitDRAM(now)
+	if c.fit == nil || !c.fit.Known || now-c.fit.At >= every || now < c.fit.At {
+		last := c.fit
+		if last == nil {
+			last = &attribution.Fit{Base: c.base}
+		}
+		c.fit = c.rows.Explain(last, now)
 	}
-	if !c.fit.known {
-		made.why = c.fit.why
+	if !c.fit.Known {
+		made.why = c.fit.Why
 		return made
 	}
 	made.fill(c)
@@ -67,10 +78,10 @@ func (c *cardTraffic) pressed() bool {
 func (d *dramShares) fill(c *cardTraffic) {
 	f := c.fit
 	d.of = make([]dramPart, len(c.slices))
-	sum := f.base
+	sum := f.Base
 	for i := range c.slices {
 		s := &c.slices[i]
-		d.of[i] = f.part(s, d.whole)
+		d.of[i] = fitted(f, s, d.whole)
 		sum += d.of[i].part
 	}
 	if sum > d.whole && sum > 0 {
@@ -78,8 +89,8 @@ func (d *dramShares) fill(c *cardTraffic) {
 			d.of[i].part *= d.whole / sum
 		}
 	}
-	misfit := math.Abs(sum-d.whole) / max(d.whole, idleDRAM)
-	d.known = misfit <= misfitMost
+	misfit := math.Abs(sum-d.whole) / max(d.whole, attribution.IdleDRAM)
+	d.known = misfit <= attribution.MisfitMost
 	if !d.known {
 		d.why = "what slices do does not explain the card's counter"
 	}
@@ -99,33 +110,33 @@ func (d *dramShares) fill(c *cardTraffic) {
 	}
 }
 
-// part is the part of one slice, of a whole.
-func (f *dramFit) part(s *sliceTraffic, whole float64) dramPart {
-	made := dramPart{part: f.perByte * copyPasses * s.share[monitor.DeviceToDevice], told: true, confidence: 1}
-	at := slices.IndexFunc(f.slices, func(k coefficient) bool { return k.key == s.key })
+// fitted is the part of one slice, of a whole.
+func fitted(f *attribution.Fit, s *sliceTraffic, whole float64) dramPart {
+	made := dramPart{part: f.PerByte * copyPasses * s.share[monitor.DeviceToDevice], told: true, confidence: 1}
+	at := slices.IndexFunc(f.Slices, func(k attribution.Coefficient) bool { return k.Key == s.key })
 	if at < 0 {
 		return made
 	}
-	known := &f.slices[at]
+	known := &f.Slices[at]
 	busy := s.effort
-	if f.busy {
+	if f.Busy {
 		busy = s.busy
 	}
-	made.part += known.value * busy
-	wrong := known.error * busy / max(whole, idleDRAM)
-	made.confidence = 1 - wrong/errorMost/2
+	made.part += known.Value * busy
+	wrong := known.Error * busy / max(whole, attribution.IdleDRAM)
+	made.confidence = 1 - wrong/attribution.ErrorMost/2
 	switch {
-	case wrong > errorMost && f.shaky:
+	case wrong > attribution.ErrorMost && f.Shaky:
 		made.told, made.why = false, "what slices are charged does not explain how the card's counter varies"
-	case wrong > errorMost && len(f.slices) > 1:
+	case wrong > attribution.ErrorMost && len(f.Slices) > 1:
 		made.told, made.why = false, "it is active at the same times as others"
-	case wrong > errorMost:
+	case wrong > attribution.ErrorMost:
 		made.told, made.why = false, "its activity says too little of its traffic"
-	case known.rows < activeRows && wrong > errorMost/4:
-		made.told, made.why = false, fmt.Sprintf("it was active in fewer than %d looks", activeRows)
-	case known.other:
+	case known.Rows < attribution.ActiveRows && wrong > attribution.ErrorMost/4:
+		made.told, made.why = false, fmt.Sprintf("it was active in fewer than %d looks", attribution.ActiveRows)
+	case known.Other:
 		made.confidence, made.why = min(made.confidence, 0.6), "by what was seen before: it is active at the same times as others"
-	case f.overlap:
+	case f.Overlap:
 		made.confidence, made.why = min(made.confidence, 0.8), "kernels run at once: a mean over what runs beside"
 	}
 	return made
@@ -183,10 +194,56 @@ func (d *dramShares) tell(t *cardShares, index int, found *Slice) {
 
 // sure says whether all that matters is told, with confidence.
 func (d *dramShares) sure() bool {
-	return d.known && !slices.ContainsFunc(d.of, func(p dramPart) bool { return p.confidence < sureFrom && p.part > errorMost*d.whole })
+	return d.known && !slices.ContainsFunc(d.of, func(p dramPart) bool { return p.confidence < sureFrom && p.part > attribution.ErrorMost*d.whole })
 }
 
 // working says whether a slice used the card of late.
 func (s *sliceTraffic) working() bool {
-	return s.busy > idleRow*idleRow || s.share[monitor.DeviceToDevice] >= 1
+	return s.busy > attribution.IdleRow*attribution.IdleRow || s.share[monitor.DeviceToDevice] >= 1
+}
+
+// keepRow remembers a look at a card whose DRAM's counter is known.
+func (c *cardTraffic) keepRow(l *look, device *monitor.Device) {
+	if l.passed == 0 {
+		c.rows = nil // the clock was set, or nobody looked for long
+	}
+	switch {
+	case c.dram.known == 0 || len(c.slices) == 0 || c.sharing == monitor.SharingMIG || c.sharing == monitor.SharingExclusive:
+		c.rows = nil
+		return
+	}
+	both := make([]float64, 2*len(c.slices))
+	row := &attribution.Look{At: l.now, Used: both[:len(c.slices)], Done: both[len(c.slices):], Copied: c.copied}
+	if device != nil && c.dram.known == l.now {
+		row.Known, row.Value = true, c.dram.last
+		row.Read, row.Period = device.At, device.DRAM.Period
+		if row.Read <= 0 || row.Read > l.now || l.now-row.Read > gapMost {
+			row.Read = l.now
+		}
+		if row.Period <= 0 || row.Period > gapMost {
+			row.Period = l.passed
+		}
+	}
+	newest := c.rows.NewestKeys()
+	same := len(newest) == len(c.slices)
+	for i := range c.slices {
+		s := &c.slices[i]
+		row.Used[i], row.Done[i] = s.used, s.done
+		same = same && newest[i] == s.key
+		if !s.known || !s.charging && s.worked {
+			if row.Blank == nil {
+				row.Blank = make([]bool, len(c.slices))
+			}
+			row.Blank[i] = true
+		}
+	}
+	if same {
+		row.Keys = newest
+	} else {
+		row.Keys = make([]string, len(c.slices))
+		for i := range c.slices {
+			row.Keys[i] = c.slices[i].key
+		}
+	}
+	c.rows = c.rows.With(row)
 }

@@ -8,6 +8,7 @@ package contention
 import (
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide/attribution"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -30,7 +31,7 @@ const (
 func (c *cardTraffic) plan(now time.Duration, traffic *cardShares, policy *Policy) {
 	active := 0
 	for i := range c.slices {
-		if c.slices[i].busy > idleRow {
+		if c.slices[i].busy > attribution.IdleRow {
 			active++
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vgpud/vgpud/agent/decide/attribution"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
@@ -118,8 +119,8 @@ type cardTraffic struct {
 	trainedDown        bool
 
 	copied float64 // bytes ever that copies within the card read and wrote
-	rows   *trafficRows
-	fit    *dramFit // the last; not changed once it is made
+	rows   *attribution.Window
+	fit    *attribution.Fit // the last; not changed once it is made
 	quick  bool
 	wish   quickWish
 }

@@ -3,7 +3,7 @@
 
 // The regression of the DRAM's counter, set up from the looks of a window.
 
-package contention
+package attribution
 
 import (
 	"math"
@@ -37,20 +37,20 @@ func (n *normal) leaves() float64 {
 
 // setUp makes the regression of the counter on what slices did so much earlier. Columns: the slices, copies, and one that is
 // always 1.
-func (c *cardTraffic) setUp(columns []string, lag time.Duration) *problem {
+func (w *Window) setUp(columns []string, lag time.Duration) *problem {
 	count := len(columns)
 	size := count + 2
 	made := &problem{normal: newNormal(size), times: newNormal(size), columns: columns, active: make([]int, count),
 		sum: make([]float64, count), lag: lag}
-	begins := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, count)}
-	ends := rowReader{rows: c.rows.rows, columns: columns, at: make([]int, count)}
+	begins := rowReader{rows: w.rows, columns: columns, at: make([]int, count)}
+	ends := rowReader{rows: w.rows, columns: columns, at: make([]int, count)}
 	room := make([]float64, 2*size+2*count)
 	to := standing{done: room[:size], used: room[size : 2*size]}
 	from := standing{done: room[2*size : 2*size+count], used: room[2*size+count:]}
-	newest := c.rows.rows[len(c.rows.rows)-1].at
-	for _, look := range c.rows.rows {
-		if !look.known || look.read < newest-lookBack || !begins.upTo(look.read-look.period-lag, &from) ||
-			!ends.upTo(look.read-lag, &to) {
+	newest := w.rows[len(w.rows)-1].At
+	for _, look := range w.rows {
+		if !look.Known || look.Read < newest-lookBack || !begins.upTo(look.Read-look.Period-lag, &from) ||
+			!ends.upTo(look.Read-lag, &to) {
 			continue
 		}
 		made.take(look, &from, &to)
@@ -65,8 +65,8 @@ func (c *cardTraffic) setUp(columns []string, lag time.Duration) *problem {
 }
 
 // take takes in a look; to becomes the row.
-func (p *problem) take(look *trafficRow, from, to *standing) {
-	span := look.period.Seconds()
+func (p *problem) take(look *Look, from, to *standing) {
+	span := look.Period.Seconds()
 	active, busy := 0, 0.0
 	for i := range p.columns {
 		to.used[i] = max(0, (to.used[i]-from.used[i])/span)
@@ -75,7 +75,7 @@ func (p *problem) take(look *trafficRow, from, to *standing) {
 		if to.used[i] > activeRow {
 			p.active[i]++
 		}
-		if to.used[i] > idleRow {
+		if to.used[i] > IdleRow {
 			active++
 		}
 	}
@@ -87,22 +87,22 @@ func (p *problem) take(look *trafficRow, from, to *standing) {
 	weight := 1.0
 	switch active {
 	case 0:
-		p.idle += look.value
+		p.idle += look.Value
 		p.idles++
 	case 1:
 		weight = oneRow
 	}
-	p.add(to.done, look.value, weight)
-	p.times.add(to.used, look.value, weight)
+	p.add(to.done, look.Value, weight)
+	p.times.add(to.used, look.Value, weight)
 	for i := range p.columns {
 		p.sum[i] += weight * to.used[i]
 	}
 	if p.from == 0 {
-		p.from = look.read
+		p.from = look.Read
 	}
-	p.until = look.read
+	p.until = look.Read
 	p.overlap += weight * max(0, busy-1)
-	p.mean += weight * look.value
+	p.mean += weight * look.Value
 }
 
 // copyScale makes the column of copies about as large as the others.

@@ -4,7 +4,7 @@
 // A small linear regression with coefficients that are not negative, and what it is worth: how far each coefficient can be
 // wrong, and how well the columns can be told apart.
 
-package contention
+package attribution
 
 import "math"
 

@@ -3,7 +3,7 @@
 
 // How well the columns of a regression can be told apart.
 
-package contention
+package attribution
 
 import "math"
 

@@ -3,13 +3,20 @@
 
 // The regression against what must hold of any answer, and against matrices whose numbers are known.
 
-package contention
+package attribution
 
 import (
 	"math"
 	"math/rand"
 	"testing"
 )
+
+func b(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
 
 // randomNormal makes a regression with true coefficients, some of them zero or negative.
 func randomNormal(random *rand.Rand, size, rows int) *normal {
