@@ -27,7 +27,7 @@ const (
 	contentionGrid   = 108 * 2048 * 30 / 100 / 256 // blocks of 256 threads, of 108 multiprocessors with room for 2048
 
 	aloneFor      = 63 * time.Second // nobody is judged in the first minute of a process
-	verdictAfter  = 2 * time.Minute  // a mean over 60 s has to rise to 30 %, and to stay for 10 s
+	verdictAfter  = 2 * time.Minute  // a mean over 60 s has to rise to 30 %
 	recoveryAfter = 2 * time.Minute  // and to fall
 	kubeletWithin = 2 * time.Second  // of a verdict, or of the end of one
 	statusWithin  = 12 * time.Second
