@@ -24,14 +24,27 @@ import (
 
 // noticeBoard is an API server that takes events.
 type noticeBoard struct {
-	mu    sync.Mutex
-	notes map[string]string // the last one, by reason
+	mu     sync.Mutex
+	notes  map[string]string // the last one, by reason
+	events []eventsv1.Event  // all that were posted
 }
 
 func (b *noticeBoard) note(reason string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.notes[reason]
+}
+
+// of lists the events of a reason.
+func (b *noticeBoard) of(reason string) (list []eventsv1.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, event := range b.events {
+		if event.Reason == reason {
+			list = append(list, event)
+		}
+	}
+	return list
 }
 
 // openBoard starts one, and returns the access to it.
@@ -49,18 +62,27 @@ func openBoard(t *testing.T) (board *noticeBoard, kubeconfig string) {
 		}
 		board.mu.Lock()
 		board.notes[event.Reason] = event.Note
+		if in.Method == http.MethodPost {
+			board.events = append(board.events, event)
+		}
 		board.mu.Unlock()
 		out.Header().Set("Content-Type", "application/json")
 		out.WriteHeader(http.StatusCreated)
 		_, _ = out.Write(text)
 	}))
 	t.Cleanup(server.Close)
+	return board, accessTo(t, server.URL)
+}
+
+// accessTo is a kubeconfig for an API server.
+func accessTo(t *testing.T, url string) (kubeconfig string) {
+	t.Helper()
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\n", server.URL)
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\n", url)
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return board, kubeconfig
+	return kubeconfig
 }
 
 // Events, metrics and log say that a contended card's slices are withdrawn where they are, and only there.
@@ -104,4 +126,77 @@ func TestContentionIsToldWithWhatFollows(t *testing.T) {
 			told("GPUContentionOver", "offered again")
 		})
 	}
+}
+
+// Contention is told once to the node and once to the victim's pod, with the figures of its evidence.
+func TestContentionIsOneEventEach(t *testing.T) {
+	n, q, _ := newWatchedNode(t)
+	board, kubeconfig := openBoard(t)
+	n.config.Events, n.config.Kubeconfig, n.config.NodeName = wordAuto, kubeconfig, "node-1"
+	agent := n.start()
+	agent.allocatable(20)
+	_, devices := agent.allocate("victim", 1)
+	agent.eventually("the pod is known", func() bool {
+		_, known := n.value("vgpud_slice_info", "pod=victim")
+		return known
+	})
+	card, _, _ := strings.Cut(devices[0], "::")
+	q.Set(card, "")
+	for reason, about := range map[string]string{"GPUContended": "node-1", "GPUSlowedByNeighbour": "victim"} {
+		agent.eventually("an event "+reason, func() bool { return len(board.of(reason)) > 0 })
+		event := board.of(reason)[0]
+		if event.Regarding.Name != about || event.Type != "Warning" {
+			t.Errorf("%s regards %+v, type %s", reason, event.Regarding, event.Type)
+		}
+		for _, figure := range []string{card, "md/victim/gmx", "lost 60 %", "50 % in 60 s", "pcie_rx", "95 %", "100 samples"} {
+			if !strings.Contains(event.Note, figure) {
+				t.Errorf("%s lacks %q: %s", reason, figure, event.Note)
+			}
+		}
+	}
+	agent.nextTick()
+	agent.nextTick()
+	for _, reason := range []string{"GPUContended", "GPUSlowedByNeighbour"} {
+		if list := board.of(reason); len(list) != 1 {
+			t.Errorf("%s was told %d times", reason, len(list))
+		}
+	}
+}
+
+// An API server that takes what it is sent and never answers holds up no loop, and not the end.
+func TestHangingAPIServerHoldsNothingUp(t *testing.T) {
+	n, q, _ := newWatchedNode(t)
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, in *http.Request) {
+		_, _ = io.Copy(io.Discard, in.Body) // else it does not see that the client is gone
+		asked <- struct{}{}
+		select {
+		case <-release:
+		case <-in.Context().Done():
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(release) })
+	n.config.Events, n.config.Kubeconfig = wordAuto, accessTo(t, server.URL)
+	agent := n.start()
+	agent.allocatable(20)
+	_, devices := agent.allocate("victim", 1)
+	card, _, _ := strings.Cut(devices[0], "::")
+	q.Set(card, "")
+	agent.eventually("the server is asked", func() bool { return len(asked) > 0 })
+	agent.shows(0, "vgpud_gpu_healthy", "gpu_uuid="+card, "reason="+decide.ReasonContended)
+	looks, _ := n.value("vgpud_contention_looks_total")
+	rounds, _ := n.value("vgpud_compute_rounds_total")
+	agent.eventually("ticks, looks and rounds go on", func() bool {
+		now, _ := n.value("vgpud_contention_looks_total")
+		later, _ := n.value("vgpud_compute_rounds_total")
+		return now > looks && later > rounds
+	})
+	agent.allocate("another", 1)
+	q.Set("", "")
+	agent.shows(1, "vgpud_gpu_healthy", "gpu_uuid="+card, "reason=ok")
+	if sent, known := n.value("vgpud_events_total", "result=sent"); known && sent != 0 {
+		t.Errorf("%v events were taken", sent)
+	}
+	agent.stop()
 }
