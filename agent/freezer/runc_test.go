@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer/freezertest"
 	"github.com/vgpud/vgpud/internal/require"
@@ -70,7 +72,26 @@ func runcStart(t *testing.T, unified bool) *runcContainer {
 	if _, err := fmt.Sscan(string(text), &c.pid); err != nil {
 		t.Fatal(err)
 	}
+	for deadline := time.Now().Add(20 * time.Second); !c.asked(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("its program does not ask for SIGTERM")
+		}
+	}
 	return c
+}
+
+// asked says whether the program runs, in the place of runc's own, and has asked for SIGTERM. Frozen before, it would never
+// see it.
+func (c *runcContainer) asked() bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.pid))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	runs := strings.HasPrefix(string(status), "Name:\tendless\n")
+	_, rest, _ := strings.Cut(string(status), "SigCgt:")
+	var caught uint64
+	_, err = fmt.Sscanf(rest, "%x", &caught)
+	return err == nil && runs && caught&maskOf(unix.SIGTERM) != 0
 }
 
 // writeConfig is what a runtime's client would write: a pid and a mount namespace, and a path as the kubelet names them.
