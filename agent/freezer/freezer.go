@@ -50,6 +50,13 @@ type Frozen struct {
 	Why                  string
 }
 
+// letGo is a container that was let go on because it was asked to end: left alone until then. One that has not ended by then is
+// remembered as long as it lives.
+type letGo struct {
+	until time.Time
+	group freezeGroup
+}
+
 // Freezer keeps who is frozen. It is safe for concurrent use. A nil one freezes nobody.
 type Freezer struct {
 	config Config
@@ -57,9 +64,9 @@ type Freezer struct {
 
 	mu     sync.Mutex
 	record frozenRecord
-	alone  map[string]time.Time // until when a container that was asked to end is left alone
-	said   map[string]string    // the last fault with a container that is ordered or frozen
-	first  string               // the container that the next round begins with; "": any
+	asked  map[string]letGo  // containers that were let go on to end
+	said   map[string]string // the last fault with a container that is ordered or frozen
+	first  string            // the container that the next round begins with; "": any
 
 	frozen atomic.Pointer[[]Frozen] // the record for others, who never wait; nil: nobody
 }
@@ -67,7 +74,7 @@ type Freezer struct {
 // Open reads the record, and freezes again or thaws what is on it. A record that cannot be read is an error: somebody
 // may be frozen, and nobody would know.
 func Open(config Config) (*Freezer, error) {
-	f := &Freezer{config: config, log: config.Log.With("component", "freezer"), alone: map[string]time.Time{}, said: map[string]string{}}
+	f := &Freezer{config: config, log: config.Log.With("component", "freezer"), asked: map[string]letGo{}, said: map[string]string{}}
 	record, err := readFrozen(config.StatePath)
 	if err != nil {
 		return nil, err
@@ -171,7 +178,7 @@ func (f *Freezer) at(id string) int {
 // isLeftAlone says whether a container is not to be touched.
 func (f *Freezer) isLeftAlone(id string) bool {
 	_, spared := f.record.Spared[id]
-	return spared || f.config.Now().Before(f.alone[id])
+	return spared || f.config.Now().Before(f.asked[id].until)
 }
 
 func (f *Freezer) freeze(order witness.Order, until time.Time) error {
@@ -186,6 +193,9 @@ func (f *Freezer) freeze(order witness.Order, until time.Time) error {
 	container := frozenContainer{ID: id, Group: group, PodUID: order.Finding.PodUID, Namespace: order.Finding.Namespace, Pod: order.Finding.Pod,
 		Name: order.Finding.ContainerName, Since: f.config.Now(), Why: string(order.Finding.Kind) + ": " + order.Finding.Detail}
 	container.notePending(group.pending(f.config.Root))
+	if _, before := f.asked[id]; before { // a container can have clocks send it what asks others to end, again and again
+		container.Pending, container.KillOnly = nil, true
+	}
 	if order.Finding.Key != "" {
 		container.Allocations = []string{order.Finding.Key}
 	}
@@ -262,7 +272,7 @@ func (f *Freezer) Tend(ctx context.Context, pods func(context.Context) (map[stri
 			why = "its pod is gone"
 		}
 		if why != "" {
-			f.alone[container.ID] = f.config.Now().Add(leftAlone)
+			f.asked[container.ID] = letGo{f.config.Now().Add(leftAlone), container.Group}
 			f.release(container.ID, why)
 			changed = true
 		}
@@ -282,12 +292,7 @@ func (f *Freezer) forget() (changed bool) {
 			changed = true
 		}
 	}
-	now := f.config.Now()
-	for id, until := range f.alone {
-		if now.After(until) {
-			delete(f.alone, id)
-		}
-	}
+	maps.DeleteFunc(f.asked, func(_ string, was letGo) bool { return !was.group.exists(f.config.Root) })
 	return changed
 }
 

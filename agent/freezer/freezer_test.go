@@ -204,6 +204,40 @@ func TestOldAndOwnSignalsDoNotThaw(t *testing.T) {
 	})
 }
 
+// A container can have a timer of its own send it what asks others to end. It is let go on for that once; if it has not ended a
+// minute later, only what no process can send itself and live on thaws it.
+func TestContainerThatAsksItselfToEnd(t *testing.T) {
+	onBoth(t, func(t *testing.T, unified bool) {
+		require.Tool(t, "perl")
+		path := filepath.Join(t.TempDir(), "ready")
+		c := freezertest.NewCell(t, unified, freezertest.ID, `exec perl -MPOSIX -e '
+			sigprocmask(SIG_BLOCK, POSIX::SigSet->new(SIGUSR1, SIGUSR2));
+			open my $f, ">", "`+path+`"; close $f; sleep 1 while 1'`)
+		c.Await("it is ready", func() bool { _, err := os.Stat(path); return err == nil })
+		f := newFreezerTest(t)
+		for _, one := range []struct {
+			signal syscall.Signal
+			frozen int
+		}{{syscall.SIGUSR1, 0}, {syscall.SIGUSR2, 1}} {
+			f.now = f.now.Add(leftAlone + time.Second)
+			f.Apply([]witness.Order{orderFor(t, c, witness.Freeze)})
+			if f.Tend(t.Context(), keptPods(freezertest.PodUID)); len(f.View()) != 1 {
+				t.Fatalf("not frozen before signal %d: %s", one.signal, f.log)
+			}
+			if err := syscall.Kill(c.PID(), one.signal); err != nil {
+				t.Fatal(err)
+			}
+			if f.Tend(t.Context(), keptPods(freezertest.PodUID)); len(f.View()) != one.frozen {
+				t.Errorf("after signal %d: %+v, want %d", one.signal, f.View(), one.frozen)
+			}
+		}
+		if err := syscall.Kill(c.PID(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		c.Await("it has ended", func() bool { f.Tend(t.Context(), keptPods(freezertest.PodUID)); return len(c.PIDs()) == 0 })
+	})
+}
+
 func TestFrozenWithGroupsBelow(t *testing.T) {
 	onBoth(t, func(t *testing.T, unified bool) {
 		script, grows := freezertest.Counter(t)

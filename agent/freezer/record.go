@@ -41,8 +41,9 @@ type frozenContainer struct {
 	Why         string      `json:"why"`
 	// Pending are signals of endSignals that its processes had pending before they were stopped, by process.
 	Pending map[int]uint64 `json:"pending,omitempty"`
-	// Crowded: more processes had some than are kept. SIGKILL alone then asks it to end, which no process can hold back.
-	Crowded bool `json:"crowded,omitempty"`
+	// KillOnly: other signals say nothing, SIGKILL alone asks it to end, which no process can hold back. More processes had some
+	// pending than are kept, or it was let go on for one before, and did not end.
+	KillOnly bool `json:"killOnly,omitempty"`
 }
 
 // frozenRecord is the file. Spared are containers that somebody thawed by command, with where they are.
@@ -101,7 +102,7 @@ func (c *frozenContainer) notePending(pending map[int]uint64) {
 			continue
 		}
 		if len(c.Pending) >= mostPending {
-			c.Pending, c.Crowded = nil, true
+			c.Pending, c.KillOnly = nil, true
 			return
 		}
 		c.Pending[pid] = mask & endSignals
@@ -118,7 +119,7 @@ func (c frozenContainer) over(root string) string {
 	case groupFrozen:
 	}
 	asks := endSignals
-	if c.Crowded {
+	if c.KillOnly {
 		asks = maskOf(unix.SIGKILL)
 	}
 	for pid, pending := range c.Group.pending(root) {

@@ -47,15 +47,15 @@ func TestFrozenRecordIsBounded(t *testing.T) {
 	var few, many frozenContainer
 	pending[1<<20] = maskOf(unix.SIGTERM, unix.SIGALRM)
 	few.notePending(pending)
-	if few.Crowded || len(few.Pending) != 1 || few.Pending[1<<20] != maskOf(unix.SIGTERM) {
-		t.Errorf("kept of few: crowded %t, %d", few.Crowded, len(few.Pending))
+	if few.KillOnly || len(few.Pending) != 1 || few.Pending[1<<20] != maskOf(unix.SIGTERM) {
+		t.Errorf("kept of few: kill only %t, %d", few.KillOnly, len(few.Pending))
 	}
 	for pid := range pending {
 		pending[pid] = ^uint64(0)
 	}
 	many.notePending(pending)
-	if !many.Crowded || len(many.Pending) != 0 {
-		t.Errorf("kept of many: crowded %t, %d", many.Crowded, len(many.Pending))
+	if !many.KillOnly || len(many.Pending) != 0 {
+		t.Errorf("kept of many: kill only %t, %d", many.KillOnly, len(many.Pending))
 	}
 	full := frozenContainer{Pending: map[int]uint64{}}
 	for pid := range mostPending {
@@ -81,16 +81,16 @@ func TestFrozenRecordIsBounded(t *testing.T) {
 	}
 }
 
-// A crowded container is thawed by SIGKILL alone.
-func TestCrowdedContainerEndsByKill(t *testing.T) {
+// A container whose other signals say nothing is thawed by SIGKILL alone.
+func TestContainerThatOnlyKillsEnd(t *testing.T) {
 	root := t.TempDir()
 	for _, one := range []struct {
-		crowded bool
-		pending uint64
-		over    bool
+		killOnly bool
+		pending  uint64
+		over     bool
 	}{{false, maskOf(unix.SIGTERM), true}, {true, maskOf(unix.SIGTERM), false}, {true, maskOf(unix.SIGKILL), true}, {false, maskOf(unix.SIGALRM), false}} {
 		c := inRecord(t, root, freezertest.ID)
-		c.Crowded = one.crowded
+		c.KillOnly = one.killOnly
 		status := filepath.Join(root, "proc/1/status")
 		err := errors.Join(os.MkdirAll(filepath.Dir(status), 0o755), os.WriteFile(status, []byte(fmt.Sprintf("Name:\tx\nShdPnd:\t%016x\n", one.pending)), 0o600))
 		if err != nil {
