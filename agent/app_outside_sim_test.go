@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,14 +25,16 @@ import (
 	"github.com/vgpud/vgpud/plugin/ledger"
 )
 
-// alone runs a test in a process of its own, since NVML remembers the first machine that it saw; true: this is that process.
-func alone(t *testing.T) bool {
+// alone runs a test in a process of its own, since NVML remembers the first machine that it saw, or since it is to have less
+// than others: wrapper is a command that starts it. True: this is that process.
+func alone(t *testing.T, wrapper ...string) bool {
 	t.Helper()
 	const variable = "VGPUD_TEST_ALONE"
 	if os.Getenv(variable) != "" {
 		return true
 	}
-	command := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
+	line := append(slices.Clone(wrapper), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
+	command := exec.Command(line[0], line[1:]...)
 	command.Env = append(os.Environ(), variable+"=1")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
