@@ -12,10 +12,10 @@ import (
 
 // sum is a container's memory on one GPU.
 type sum struct {
-	bytes   uint64 // by the driver's word
-	book    uint64 // by the container's, but no more than it may hold
-	limit   uint64 // what it may hold
-	users   int    // processes that the driver lists
+	bytes   uint64   // by the driver's word
+	book    uint64   // by the container's, but no more than it may hold
+	limit   uint64   // what it may hold
+	held    []uint64 // by each process that the driver lists
 	largest *monitor.OutsideProcess
 }
 
@@ -40,7 +40,7 @@ func (at *tenancy) sum(gpu string) sum {
 			if memory.GPUUUID != gpu {
 				continue
 			}
-			s.users++
+			s.held = append(s.held, memory.UsedBytes)
 			s.bytes += memory.UsedBytes
 			if s.largest == nil || memory.UsedBytes > largest {
 				s.largest, largest = process, memory.UsedBytes
@@ -64,6 +64,15 @@ func (at *tenancy) sum(gpu string) sum {
 	return s
 }
 
+// tolerated is what the driver may need for itself, if that is so much for each process at most: none needs more than it holds,
+// so that many small ones hide nothing.
+func (s sum) tolerated(each uint64) (bytes uint64) {
+	for _, held := range s.held {
+		bytes += min(held, each)
+	}
+	return bytes
+}
+
 // overheads is what the driver takes for itself by process on one GPU, as far as containers show it whose processes have all
 // registered.
 type overheads map[*tenancy]uint64
@@ -80,7 +89,7 @@ func (l *look) overheads() map[string]overheads {
 			if all[gpu] == nil {
 				all[gpu] = overheads{}
 			}
-			all[gpu][at] = (s.bytes - min(s.bytes, s.book)) / uint64(max(1, s.users))
+			all[gpu][at] = (s.bytes - min(s.bytes, s.book)) / uint64(max(1, len(s.held)))
 		}
 	}
 	return all
@@ -113,7 +122,7 @@ func (l *look) unaccounted() map[string]map[string]uint64 {
 	for _, at := range l.tenancies {
 		for _, gpu := range at.gpus() {
 			s := at.sum(gpu)
-			if accounted := s.book + uint64(s.users)*overhead[gpu].without(at, l.policy); s.bytes > accounted {
+			if accounted := s.book + s.tolerated(overhead[gpu].without(at, l.policy)); s.bytes > accounted {
 				where := at.where()
 				if bytes[where] == nil {
 					bytes[where] = map[string]uint64{}

@@ -257,7 +257,7 @@ func (at *tenancy) readable() bool {
 func (l *look) beyondBook(at *tenancy, overhead map[string]overheads) (found []Finding) {
 	for _, gpu := range at.gpus() {
 		sum := at.sum(gpu)
-		tolerated := uint64(sum.users) * overhead[gpu].without(at, l.policy)
+		tolerated := sum.tolerated(overhead[gpu].without(at, l.policy))
 		if sum.bytes <= sum.book+tolerated {
 			continue
 		}
@@ -265,7 +265,7 @@ func (l *look) beyondBook(at *tenancy, overhead map[string]overheads) (found []F
 		f.GPUUUID, f.Bytes, f.BookBytes = gpu, sum.bytes, sum.book
 		f.certain = sum.bytes > sum.limit+tolerated // else it may be of the kinds that no book has, and is within its slice
 		f.Detail = fmt.Sprintf("the driver says %d bytes of %s are held by %d processes; accounted for are %d, and up to %d for the driver's own needs",
-			sum.bytes, gpu, sum.users, sum.book, tolerated)
+			sum.bytes, gpu, len(sum.held), sum.book, tolerated)
 		found = append(found, f)
 	}
 	return found

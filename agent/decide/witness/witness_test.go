@@ -118,6 +118,16 @@ func TestWitnessReportsWithinTenSeconds(t *testing.T) {
 	}{
 		"static program in the container": {func(s outsideScene, _ *witnessRun) { s.run(66, "one", "k1").uses(8 * gib) },
 			[]string{"no-slot default/one k1 pid=66", "memory-beyond-book default/one k1 pid=66"}, 8*gib + 400*mib},
+		"a large one behind many small ones": {func(s outsideScene, _ *witnessRun) {
+			for i := range 40 {
+				s.run(100+i, "one", "k1").uses(10 * mib).Registered = true
+			}
+			s.Processes[0].Memory[0].UsedBytes = 12 * gib
+		}, []string{"memory-beyond-book default/one k1 pid=10"}, 10*gib + 400*mib},
+		"an overhead without bounds hides the small ones alone": {func(s outsideScene, w *witnessRun) {
+			w.policy.OverheadBytes = 1 << 63
+			s.run(66, "one", "k1").uses(8 * gib)
+		}, []string{"no-slot default/one k1 pid=66"}, 0},
 		"a small one": {func(s outsideScene, _ *witnessRun) { s.run(66, "one", "k1").uses(100 * mib) },
 			[]string{"no-slot default/one k1 pid=66"}, 0},
 		"one that the driver lists without memory": {func(s outsideScene, _ *witnessRun) { s.run(66, "one", "k1").uses(0) },
