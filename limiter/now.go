@@ -39,6 +39,8 @@ var (
 // fileID is a file as its file system knows it.
 type fileID struct{ device, inode uint64 }
 
+func idOf(stat *unix.Stat_t) fileID { return fileID{uint64(stat.Dev), stat.Ino} }
+
 // lookNow tells of which file a name in a directory is, and how many bytes that has.
 func lookNow(directory *os.File, name *[8]byte) (id fileID, size uint64, err error) {
 	var found unix.Statx_t

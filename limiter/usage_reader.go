@@ -40,7 +40,7 @@ type UsageReader struct {
 	room       *UsageReaders
 	dir        string
 	handle     *os.File // of the directory; nil: nothing is kept
-	limitsFile *os.File
+	limitsPage []byte   // mapped: nobody but this side can write or cut it; nil while nothing is kept
 	usageFile  *os.File
 	limitsID   fileID
 	usageID    fileID
@@ -87,19 +87,22 @@ func (r *UsageReader) keep() (err error) {
 	if r.handle, err = openDirectory(r.dir); err != nil {
 		return err
 	}
-	if r.limitsFile, err = openFile(r.handle, LimitsFile, unix.O_RDONLY); err != nil {
+	limits, err := openFile(r.handle, LimitsFile, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer limits.Close()
+	if r.limitsPage, err = unix.Mmap(int(limits.Fd()), 0, limitsPageBytes, unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return err
 	}
 	if r.usageFile, err = openFile(r.handle, UsageFile, unix.O_RDONLY); err != nil {
 		return err
 	}
-	if r.limitsID, _, err = lookNow(r.handle, &limitsName); err != nil {
+	var limitsStat, usageStat unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(limits.Fd()), &limitsStat), unix.Fstat(int(r.usageFile.Fd()), &usageStat)); err != nil {
 		return err
 	}
-	if r.usageID, _, err = lookNow(r.handle, &usageName); err != nil {
-		return err
-	}
-	r.isParsed = false
+	r.limitsID, r.usageID, r.isParsed = idOf(&limitsStat), idOf(&usageStat), false
 	return nil
 }
 
@@ -158,11 +161,9 @@ func (r *UsageReader) isSame(name *[8]byte, id fileID, want int) bool {
 	return err == nil && found == id && size == uint64(want)
 }
 
-// readLimits reads the limits page. One that is being written just now takes the long way.
+// readLimits reads the limits page, which has its size. One that is being written just now takes the long way.
 func (r *UsageReader) readLimits() bool {
-	if readNow(r.limitsFile, r.room.limits.bytes(), 0) != nil {
-		return false
-	}
+	copy(r.room.limits.bytes(), r.limitsPage)
 	hideBeat(r.room.limits) // it changes all the time, and nothing that is read from here on hangs on it
 	sum := maphash.Bytes(r.room.seed, r.room.limits.bytes())
 	if sum == r.limitsSum && r.isParsed {
@@ -257,10 +258,13 @@ func (r *UsageReaders) makeRoom(content, head int) {
 
 // Close closes what is open. Files that were only read do not fail to close in a way that matters. A later Read opens anew.
 func (r *UsageReader) Close() {
-	for _, file := range []*os.File{r.usageFile, r.limitsFile, r.handle} {
+	for _, file := range []*os.File{r.usageFile, r.handle} {
 		if file != nil {
 			_ = file.Close()
 		}
 	}
-	r.handle, r.limitsFile, r.usageFile = nil, nil, nil
+	if r.limitsPage != nil {
+		_ = unix.Munmap(r.limitsPage)
+	}
+	r.handle, r.limitsPage, r.usageFile = nil, nil, nil
 }
