@@ -85,36 +85,32 @@ func findGroup(root string, pid int, start uint64, id string) (freezeGroup, erro
 
 // searchGroup looks at the groups that a process is in, those with a freezer of v1 first. It refuses one in which we are.
 func searchGroup(root string, pid int, start uint64, id string, fits func(freezeGroup) bool) (freezeGroup, error) {
-	text, err := os.ReadFile(filepath.Join(root, "proc", strconv.Itoa(pid), "cgroup"))
+	text, err := procs.ReadGroups(root, strconv.Itoa(pid))
 	if err != nil {
 		return freezeGroup{}, fmt.Errorf("find control group of process %d: %w", pid, err)
 	}
 	if now, err := procs.New(root).StartTime(pid); err != nil || now != start {
 		return freezeGroup{}, fmt.Errorf("find control group of process %d: it has ended", pid)
 	}
-	own, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	own, err := procs.ReadGroups(root, "self")
 	if err != nil {
 		return freezeGroup{}, fmt.Errorf("find own control group: %w", err)
 	}
 	var others []freezeGroup
-	for line := range strings.Lines(string(text)) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) != 3 {
-			continue
-		}
-		path, found := procs.ContainerPath(fields[2])
+	for place := range procs.Groups(text) {
+		path, found := procs.ContainerPath(place.Path)
 		if found != id {
 			continue
 		}
-		for _, mount := range mountsOf(fields[0], fields[1]) {
-			group := freezeGroup{Mount: mount, Path: path, Unified: fields[0] == "0"}
+		for _, mount := range mountsOf(place) {
+			group := freezeGroup{Mount: mount, Path: path, Unified: place.Hierarchy == "0"}
 			if group.check() != nil || !fits(group) {
 				continue
 			}
-			if group.holds(string(own)) {
+			if group.holds(own) {
 				return freezeGroup{}, errors.New("the agent itself is in its control group")
 			}
-			if fields[1] == "freezer" {
+			if place.Controllers == "freezer" {
 				return group, nil
 			}
 			others = append(others, group)
@@ -127,18 +123,17 @@ func searchGroup(root string, pid int, start uint64, id string, fits func(freeze
 }
 
 // mountsOf lists where a hierarchy is mounted below /sys/fs/cgroup.
-func mountsOf(number, controllers string) []string {
-	if number == "0" {
+func mountsOf(place procs.Group) []string {
+	if place.Hierarchy == "0" {
 		return []string{"", "unified"}
 	}
-	return []string{strings.TrimPrefix(controllers, "name=")}
+	return []string{strings.TrimPrefix(place.Controllers, "name=")}
 }
 
 // holds says whether a process with these groups is in it or below it.
 func (g freezeGroup) holds(groups string) bool {
-	for line := range strings.Lines(groups) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) == 3 && (fields[2] == g.Path || strings.HasPrefix(fields[2], g.Path+"/")) {
+	for place := range procs.Groups(groups) {
+		if place.Path == g.Path || strings.HasPrefix(place.Path, g.Path+"/") {
 			return true
 		}
 	}
@@ -338,8 +333,8 @@ func killOne(root string, pid int, id string) (done bool, err error) {
 		return false, fmt.Errorf("kill process %d: %w", pid, err)
 	}
 	defer unix.Close(descriptor)
-	text, err := os.ReadFile(filepath.Join(root, "proc", strconv.Itoa(pid), "cgroup"))
-	if err != nil || !isIn(string(text), id) {
+	groups, err := procs.ReadGroups(root, strconv.Itoa(pid))
+	if err != nil || !isIn(groups, id) {
 		return false, nil // another's by now, or nobody's
 	}
 	err = unix.PidfdSendSignal(descriptor, unix.SIGKILL, nil, 0)
@@ -351,12 +346,9 @@ func killOne(root string, pid int, id string) (done bool, err error) {
 
 // isIn says whether a process with these groups is in a container.
 func isIn(groups, id string) bool {
-	for line := range strings.Lines(groups) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) == 3 {
-			if _, found := procs.ContainerPath(fields[2]); found == id {
-				return true
-			}
+	for place := range procs.Groups(groups) {
+		if _, found := procs.ContainerPath(place.Path); found == id {
+			return true
 		}
 	}
 	return false

@@ -43,10 +43,9 @@ func newCgroups(root string) *cgroups {
 // inode of the control group that a process' cgroup file names; 0 if it cannot be told.
 func (c *cgroups) inode(text string) uint64 {
 	path := ""
-	for line := range strings.Lines(text) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) == 3 && (c.unified && fields[0] == "0" || !c.unified && strings.Contains(","+fields[1]+",", ",memory,")) {
-			path = fields[2]
+	for group := range Groups(text) {
+		if c.unified && group.Hierarchy == "0" || !c.unified && strings.Contains(","+group.Controllers+",", ",memory,") {
+			path = group.Path
 		}
 	}
 	if path == "" || strings.Contains(path, "..") {
@@ -72,13 +71,12 @@ func (c *cgroups) inode(text string) uint64 {
 
 // containerOf reads the container of a process; the zero value but for CgroupID: it is the host's.
 func (t *Table) containerOf(pid int, groups *cgroups) (source.Container, error) {
-	var room [8 << 10]byte
-	text, err := readSmall(t.path(pid, "cgroup"), room[:])
+	text, err := readGroups(t.path(pid, "cgroup"))
 	if err != nil {
 		return source.Container{}, fmt.Errorf("find container of process %d: %w", pid, err)
 	}
-	container := parseContainer(string(text))
-	container.CgroupID = groups.inode(string(text))
+	container := parseContainer(text)
+	container.CgroupID = groups.inode(text)
 	return container, nil
 }
 
@@ -91,12 +89,8 @@ func ContainerID(root string, pid int) (string, error) {
 // containerIn takes the first line that names a container, from the root down, so that groups which a container makes below
 // its own are not taken for the runtime's word. It returns the path of the container's group, and the container's ID.
 func containerIn(text string) (path, id string) {
-	for line := range strings.Lines(text) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) != 3 {
-			continue
-		}
-		if path, id := ContainerPath(fields[2]); id != "" {
+	for group := range Groups(text) {
+		if path, id := ContainerPath(group.Path); id != "" {
 			return path, id
 		}
 	}

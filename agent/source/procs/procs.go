@@ -9,7 +9,6 @@ package procs
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,9 +19,6 @@ import (
 
 	"github.com/vgpud/vgpud/agent/source"
 )
-
-// maxCgroupBytes bounds what is read of one cgroup file; v1 has a dozen lines.
-const maxCgroupBytes = 64 << 10
 
 // podPattern finds the pod's UID: kubepods-besteffort-pod0123_4567.slice or kubepods/burstable/pod0123-4567. Static
 // pods have a UID of 32 digits without dashes.
@@ -43,16 +39,11 @@ func New(root string) *Table { return &Table{root: root} }
 
 // podOf looks one process up; empty for a process of the host, fs.ErrNotExist when it is gone.
 func (t *Table) podOf(pid int) (string, error) {
-	file, err := os.Open(t.path(pid, "cgroup"))
+	text, err := readGroups(t.path(pid, "cgroup"))
 	if err != nil {
 		return "", fmt.Errorf("find pod of process %d: %w", pid, err)
 	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxCgroupBytes))
-	if err != nil {
-		return "", fmt.Errorf("find pod of process %d: %w", pid, err)
-	}
-	return parseCgroup(string(text)), nil
+	return parseCgroup(text), nil
 }
 
 // Pods implements source.Procs: one pass over the process table.
@@ -95,14 +86,10 @@ func (t *Table) list() ([]string, error) {
 	return names, nil
 }
 
-// parseCgroup looks at every line "hierarchy:controllers:path" and takes the first that names a pod.
+// parseCgroup takes the first group that names a pod.
 func parseCgroup(text string) string {
-	for line := range strings.Lines(text) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) != 3 {
-			continue
-		}
-		if uid := parsePath(fields[2]); uid != "" {
+	for group := range Groups(text) {
+		if uid := parsePath(group.Path); uid != "" {
 			return uid
 		}
 	}
