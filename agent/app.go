@@ -235,7 +235,9 @@ func (a *app) openSources() {
 		a.devices = watch.NewSampler(devices)
 	}
 	if samples != nil {
-		a.samples = steer.NewSampler(samples, procs.NewKeyring(a.parts.procRoot, a.pagesPath))
+		keyring := procs.NewKeyring(a.parts.procRoot, a.pagesPath)
+		a.onClose(func(context.Context) error { keyring.Close(); return nil })
+		a.samples = steer.NewSampler(samples, keyring)
 	}
 	holders := kubelet.New(a.config.KubeletDir, a.config.ResourceName, plugin.AllocationVariable)
 	a.onClose(func(context.Context) error { return holders.Close() })

@@ -207,3 +207,42 @@ func FuzzMountinfo(f *testing.F) {
 		}
 	})
 }
+
+// A process that is asked for again costs a part of one system call; one that has ended is as it was.
+func TestKeyringKeepsLifelines(t *testing.T) {
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = child.Process.Kill(), child.Wait() })
+	keyring := NewKeyring("/", func(key string) string { return "/nowhere/" + key })
+	pids := []int{os.Getpid(), child.Process.Pid}
+	ask := func() map[int][]string {
+		keys, err := keyring.Keys(pids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	for range 3 {
+		if keys := ask(); len(keys) != 2 {
+			t.Fatalf("%v", keys)
+		}
+	}
+	if len(keyring.table.lines) != 2 {
+		t.Errorf("%d lifelines of two processes", len(keyring.table.lines))
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	for range 2 {
+		if keys := ask(); len(keys) != 2 || len(keyring.table.lines) != 1 {
+			t.Errorf("one has ended: %v, %d lifelines", keys, len(keyring.table.lines))
+		}
+	}
+	keyring.Close()
+	if len(keyring.table.lines) != 0 {
+		t.Error("a lifeline is left")
+	}
+}
