@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,9 @@ import (
 // Bounds of what is read of one process.
 const (
 	maxDescriptors = 1024
-	maxMapsBytes   = 4 << 20
+	// firstDescriptor is where descriptor 0 is in its directory: behind the directory itself and the one above.
+	firstDescriptor = 2
+	maxMapsBytes    = 4 << 20
 )
 
 // nvidiaMajor is the major number of the driver's device nodes, whatever they are called.
@@ -33,17 +36,26 @@ func isGPUNode(path string) bool {
 // controlMinor is the number of the control node, /dev/nvidiactl.
 const controlMinor = 255
 
-// hasDevice says whether a process has a device node of the driver open. Names of descriptors are the process' own view; so a
-// node that was made under another name is told by its number.
-func (t *Table) hasDevice(pid int) bool {
+// hasDevice says whether a process has a device node of the driver open, among maxDescriptors from one on; next is where to go
+// on, so that nobody hides one behind many others. Names of descriptors are the process' own view; so a node that was made under
+// another name is told by its number.
+func (t *Table) hasDevice(pid int, from int64) (has bool, next int64) {
 	directory, err := os.Open(t.path(pid, "fd"))
 	if err != nil {
-		return false
+		return false, 0
 	}
 	defer directory.Close()
+	if _, err := directory.Seek(from, io.SeekStart); err != nil {
+		return false, 0
+	}
 	names, err := directory.Readdirnames(maxDescriptors)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return false
+		return false, 0
+	}
+	if len(names) == maxDescriptors {
+		if last, err := strconv.ParseInt(names[len(names)-1], 10, 64); err == nil {
+			next = last + firstDescriptor + 1
+		}
 	}
 	for _, name := range names {
 		target, err := os.Readlink(filepath.Join(directory.Name(), name))
@@ -51,16 +63,16 @@ func (t *Table) hasDevice(pid int) bool {
 			continue // a socket, a pipe and the like
 		}
 		if isGPUNode(target) {
-			return true
+			return true, from
 		}
 		var stat unix.Statx_t
 		// Without asking the file system, which may be one that never answers.
 		err = unix.Statx(int(directory.Fd()), name, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &stat)
 		if err == nil && stat.Mode&unix.S_IFMT == unix.S_IFCHR && stat.Rdev_major == nvidiaMajor && stat.Rdev_minor != controlMinor {
-			return true
+			return true, from
 		}
 	}
-	return false
+	return false, next
 }
 
 // hasLibrary says whether a library of the driver is mapped into a process. What cannot be read counts as if it were.

@@ -73,6 +73,7 @@ type resident struct {
 	space     spaceID
 	named     bool // by the caller, in this look
 	devices   bool
+	next      int64 // where the next look at its descriptors begins
 	library   bool
 	first     time.Duration // when it was first seen
 	command   string
@@ -336,7 +337,7 @@ func (r *Residents) scan(matter []int, now time.Duration) {
 			return
 		}
 		room--
-		process.devices = r.table.hasDevice(pid)
+		process.devices, process.next = r.table.hasDevice(pid, process.next)
 		process.library = !process.devices || r.table.hasLibrary(pid)
 	}
 	for _, pid := range matter {

@@ -5,9 +5,13 @@ package procs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/internal/require"
 )
 
 // A container that is being set up has our files below the root that it is to move into: it is not accused of anything then,
@@ -103,4 +107,28 @@ func TestManyNamespacesOfOneContainer(t *testing.T) {
 	if read, all := spaces(); read != all {
 		t.Errorf("%d of %d are read in the end", read, all)
 	}
+}
+
+// Nobody hides a node behind thousands of other descriptors.
+func TestDeviceNodeBehindManyDescriptors(t *testing.T) {
+	h := newHost(t)
+	require.Tool(t, "perl")
+	b := startBox(t, idA, h.mounts()+"mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/nvidia7 c 1 3\n")
+	b.do(t, fmt.Sprintf(`ulimit -n 8192; perl -e 'for (1 .. %d) { open my $f, "<", "/dev/null" or die; push @f, $f }; open my $g, "<", "/dev/nvidia7" or die; open my $r, ">", "%s/up"; close $r; sleep 1000' &`, 3*maxDescriptors, h.dir))
+	for deadline := time.Now().Add(10 * time.Second); !exists(h.dir + "/up"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the program has not opened its files")
+		}
+	}
+	for range 5 {
+		all, err := h.residents.Residents(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.now += filesEvery
+		if slices.ContainsFunc(all, func(r source.Residence) bool { return r.Devices && !r.Library }) {
+			return
+		}
+	}
+	t.Error("it is not seen in five looks")
 }
