@@ -6,8 +6,8 @@
 //	sources → monitor.Collect → decide.Decide → plugin (inventory), pages (restored), ledger (identify, release), metrics
 //
 // One goroutine owns the tick. Others run beside it: the plugin's server, which grants through the ledger and never
-// waits for a tick; steering (app_steer.go) with its sampler, which is much faster than the tick; the look at contention
-// (app_watch.go) with its sampler, whose verdicts the tick takes; the look from outside (app_outside.go); Events and the
+// waits for a tick; steering (package steer) with its sampler, which is much faster than the tick; the look at contention
+// (package watch) with its sampler, whose verdicts the tick takes; the look from outside (package outside); Events and the
 // control socket, which only read what the loops came to; and the writer of the metrics file, so that a slow disk does not
 // stop the tick.
 //
@@ -37,6 +37,7 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
+	"github.com/vgpud/vgpud/agent/outside"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/kubelet"
 	ledgersource "github.com/vgpud/vgpud/agent/source/ledger"
@@ -86,7 +87,7 @@ type app struct {
 	devices   *watch.Sampler // nil: nothing has counters
 	watch     *watch.Loop    // nil: contention is not looked for
 	wake      chan struct{}  // capacity 1: the tick is wanted at once
-	outside   *outsider      // nil: nobody looks from outside
+	outside   *outside.Loop  // nil: nobody looks from outside
 	memories  source.ProcessMemories
 	residents source.Residents
 	elsewhere map[string][]string // see givenElsewhere
@@ -149,7 +150,7 @@ func runAgent(ctx context.Context, config Config, log *slog.Logger, parts parts)
 		}
 	}
 	if a.outside != nil {
-		group.Go(func() error { return a.outside.run(ctx) })
+		group.Go(func() error { return a.outside.Run(ctx) })
 	}
 	if a.events != nil {
 		group.Go(func() error { return a.events.Run(ctx) })

@@ -16,6 +16,7 @@ import (
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer/freezertest"
+	"github.com/vgpud/vgpud/agent/outside"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/plugin/kubelettest"
 )
@@ -89,7 +90,7 @@ func TestRoguesAreFrozen(t *testing.T) {
 	if reply, err := client.Thaw(t.Context(), control.ThawRequest{Container: freezertest.ID}); err != nil || len(reply.Containers) != 1 || reply.Containers[0] != freezertest.ID {
 		t.Errorf("%+v, %v", reply, err)
 	}
-	time.Sleep(2 * outsideEvery) // looks, in which it is not frozen again
+	time.Sleep(2 * outside.Every) // looks, in which it is not frozen again
 	agent.shows(1, "vgpud_frozen_containers")
 	if !grows() || otherGrows() {
 		t.Error("another than the one that was named goes on")
@@ -130,7 +131,7 @@ func TestRoguesAreKilled(t *testing.T) {
 	r.admit()
 	agent.eventually("it is killed", func() bool { return len(rogue.PIDs()) == 0 })
 	agent.eventually("the event is sent", func() bool { return len(r.of("GPUContainerKilled")) > 0 })
-	time.Sleep(2 * outsideEvery) // looks, in which there is nobody to kill
+	time.Sleep(2 * outside.Every) // looks, in which there is nobody to kill
 	r.checkTold("GPUContainerKilled", rogue)
 	if len(bystander.PIDs()) != 1 {
 		t.Error("another container was killed")
@@ -151,7 +152,7 @@ func TestRoguesAreReported(t *testing.T) {
 	r.admit()
 	agent.shows(1, "vgpud_witness_findings", "kind="+string(witness.NoSlot))
 	agent.eventually("the event is sent", func() bool { return len(r.of("GPULimitBypassed")) > 0 })
-	time.Sleep(2 * outsideEvery)
+	time.Sleep(2 * outside.Every)
 	r.checkTold("GPULimitBypassed", rogue)
 	if !grows() {
 		t.Error("it was stopped")

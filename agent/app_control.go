@@ -19,8 +19,10 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
+	"github.com/vgpud/vgpud/agent/outside"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/watch"
+	"github.com/vgpud/vgpud/limiter"
 )
 
 // tickResult is what the last tick saw and decided. Nobody changes it.
@@ -60,19 +62,19 @@ func (a *app) controlView() *control.View {
 		watched = a.watch.Last()
 		contention = a.watch.ViewOf(watched)
 	}
-	var outside metrics.Outside
-	var looked *outsideLook
+	var told metrics.Outside
+	var looked *outside.Look
 	if a.outside != nil {
-		looked = a.outside.last.Load()
-		outside = a.outside.viewOf(looked)
+		looked = a.outside.Last()
+		told = a.outside.ViewOf(looked)
 	}
 	view := &control.View{
 		Version: control.Version, Time: tick.snapshot.At, Node: a.nodeName(),
 		Agent: control.Agent{Version: a.build.Version, Revision: a.build.Revision, LibraryBuildID: a.build.LibraryBuildID,
 			PID: os.Getpid(), StartTime: a.startedAt},
 		Contention: control.Contention{Mode: a.config.Contention, Preset: a.config.ContentionPreset},
-		Probes: control.Probes{Mode: outside.Probes.Mode, Reason: outside.Probes.Reason, HitCostSeconds: outside.Probes.HitCostSeconds,
-			Libraries: outside.Probes.Libraries},
+		Probes: control.Probes{Mode: told.Probes.Mode, Reason: told.Probes.Reason, HitCostSeconds: told.Probes.HitCostSeconds,
+			Libraries: told.Probes.Libraries},
 	}
 	if view.Contention.Mode == "" {
 		view.Contention.Mode = contentionOff
@@ -81,7 +83,7 @@ func (a *app) controlView() *control.View {
 		view.Contention.Preset = ""
 	}
 	if looked != nil {
-		view.Probes.Unobservable = unobservableTexts(looked.seen.Probes.Unobservable)
+		view.Probes.Unobservable = unobservableTexts(looked.Seen.Probes.Unobservable)
 	} else {
 		view.Probes.Mode = "off"
 	}
@@ -90,7 +92,7 @@ func (a *app) controlView() *control.View {
 	}
 	slices.SortStableFunc(view.GPUs, func(x, y control.GPU) int { return x.Index - y.Index })
 	view.Slices = a.controlSlices(tick, contention, watched)
-	view.Sources = controlSources(tick, outside)
+	view.Sources = controlSources(tick, told)
 	a.controlFindings(view, looked)
 	return view
 }
@@ -108,10 +110,10 @@ func unobservableTexts(files []source.Unobservable) (texts []string) {
 }
 
 // controlSources are the tick's sources and those of the look from outside.
-func controlSources(tick *tickResult, outside metrics.Outside) []control.Source {
+func controlSources(tick *tickResult, told metrics.Outside) []control.Source {
 	var list []control.Source
 	known := map[string]bool{}
-	for _, status := range slices.Concat(tick.snapshot.Sources, outside.Sources) {
+	for _, status := range slices.Concat(tick.snapshot.Sources, told.Sources) {
 		if !known[status.Name] {
 			known[status.Name] = true
 			list = append(list, control.Source{Name: status.Name, Up: status.Up, Absent: status.Absent, NotAsked: status.NotAsked, Error: status.Error})
@@ -121,19 +123,19 @@ func controlSources(tick *tickResult, outside metrics.Outside) []control.Source 
 }
 
 // controlFindings fills what the witness found, and who is frozen.
-func (a *app) controlFindings(view *control.View, last *outsideLook) {
+func (a *app) controlFindings(view *control.View, last *outside.Look) {
 	if last == nil {
 		return
 	}
-	wall, now := a.parts.now(), a.outside.now()
-	for _, finding := range last.findings.List {
+	wall, now := a.parts.now(), limiter.MonotonicNow()
+	for _, finding := range last.Findings.List {
 		container := finding.ContainerName
 		if container == "" {
 			container = finding.ContainerID
 		}
 		one := control.Finding{Kind: string(finding.Kind), Since: wall.Add(finding.Since - now), Namespace: finding.Namespace, Pod: finding.Pod,
 			PodUID: finding.PodUID, Container: container, Command: finding.Command, GPUUUID: finding.GPUUUID, Detail: finding.Detail,
-			Action: string(whatWasDone(last.done, finding))}
+			Action: string(outside.WhatWasDone(last.Done, finding))}
 		if finding.PID > 0 {
 			one.PIDs = []int{finding.PID}
 		}

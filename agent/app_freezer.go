@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// app_freezer.go connects the freezer: the look from outside gives its orders and tends it, the control socket thaws.
+// app_freezer.go opens the freezer: the look from outside gives its orders and tends it, the control socket thaws.
 
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -29,29 +28,6 @@ func (a *app) openFreezer() {
 	}
 	a.freezer = opened
 	a.onClose(a.freezer.Close)
-}
-
-// act does what was ordered, and thaws whose time has come. It returns what has been done to containers with findings, by
-// their ID. A kill stays said as long as a finding of that container does.
-func (o *outsider) act(ctx context.Context, findings witness.Findings) map[string]witness.Action {
-	applied := o.freezer.Apply(findings.Orders)
-	o.freezer.Tend(ctx, o.pods)
-	done := map[string]witness.Action{}
-	for _, finding := range findings.List {
-		id := finding.ContainerID
-		switch {
-		case applied[id] != "":
-			done[id] = applied[id]
-		case o.done[id] == witness.Kill:
-			done[id] = witness.Kill
-		}
-	}
-	return done
-}
-
-// whatWasDone is what was done about a finding.
-func whatWasDone(done map[string]witness.Action, finding witness.Finding) witness.Action {
-	return cmp.Or(done[finding.ContainerID], witness.Report)
 }
 
 // thaw thaws containers on command.

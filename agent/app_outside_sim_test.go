@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vgpud/vgpud/agent/decide/witness"
+	"github.com/vgpud/vgpud/agent/outside"
 	"github.com/vgpud/vgpud/internal/require"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
@@ -97,7 +98,7 @@ func TestWitnessFindsContextsInPages(t *testing.T) {
 	key, _ := agent.allocate("p", 1)
 	client, flood := filepath.Join(require.Sim(t), "client"), filepath.Join(require.Sim(t), "flood")
 	honest := []int{n.resident(key, "libvgpu.so", client, "context"), n.resident(key, "libvgpu.so", flood, "kernel=busy_1ms", "seconds=100")}
-	time.Sleep(3 * outsideEvery)
+	time.Sleep(3 * outside.Every)
 	agent.shows(0, "vgpud_witness_findings", "kind="+string(witness.NoSlot))
 	cheat := n.resident(key, "", client, "context")
 	agent.shows(1, "vgpud_witness_findings", "kind="+string(witness.NoSlot))

@@ -11,16 +11,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vgpud/vgpud/agent/control"
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/decide/witness"
-	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
 )
@@ -33,27 +31,6 @@ type memories struct {
 
 func (m *memories) ProcessMemory(context.Context) ([]source.ProcessMemory, error) {
 	return m.list, m.err
-}
-
-// Calls of control groups become those of containers, as far as it is known whose they are.
-func TestCallsByContainer(t *testing.T) {
-	process := func(pid int, group uint64, pod, id string, keys ...string) monitor.OutsideProcess {
-		return monitor.OutsideProcess{Residence: source.Residence{PID: pid, Keys: keys, Container: source.Container{CgroupID: group, PodUID: pod, ID: id}}}
-	}
-	seen := &monitor.Outside{
-		Allocations: []monitor.OutsideAllocation{{Key: "k1", Owner: monitor.Owner{PodUID: "uid-1", Namespace: "md", Pod: "one", Container: "gmx"}}},
-		Processes: []monitor.OutsideProcess{process(1, 10, "uid-1", "aa", "k1"), process(2, 11, "uid-1", "aa", "k1"), process(3, 12, "uid-2", "bb"),
-			process(4, 13, "uid-3", "cc", "k1"), process(5, 0, "", "")}, // 4: pages of another pod
-		Calls: map[uint64]monitor.Calls{10: {Contexts: 1, Missed: 2}, 11: {Contexts: 2}, 12: {Contexts: 3}, 13: {Contexts: 4}, 99: {Contexts: 5}},
-	}
-	want := []metrics.ContainerCalls{
-		{Pod: "uid-2", Container: "bb", Calls: monitor.Calls{Contexts: 3}},
-		{Pod: "uid-3", Container: "cc", Calls: monitor.Calls{Contexts: 4}},
-		{Namespace: "md", Pod: "one", Container: "gmx", Calls: monitor.Calls{Contexts: 3, Missed: 2}},
-	}
-	if diff := cmp.Diff(want, callsByContainer(seen)); diff != "" {
-		t.Error(diff)
-	}
 }
 
 // A source from outside that fails is said once and shown, and the others are read.
@@ -139,5 +116,13 @@ func TestControlSocket(t *testing.T) {
 	again.shows(1, "vgpud_plugin_registered")
 	if !strings.Contains(again.log.String(), "no control socket") {
 		t.Errorf("log:\n%s", again.log)
+	}
+}
+
+func TestFilesThatCannotBeProbedAreShown(t *testing.T) {
+	files := []source.Unobservable{{Path: "/a", PID: 7, Processes: 3, Reason: "broken"}, {Path: "/b", PID: 8, Processes: 1, Partial: true, Reason: "lacks"}}
+	want := []string{"/a (process 7 and 2 others): broken", "/b (process 8): lacks"}
+	if got := unobservableTexts(files); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

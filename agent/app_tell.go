@@ -141,7 +141,7 @@ func (a *app) eventsView() metrics.Events {
 
 // outsideView is what is seen from outside, for the metrics.
 func (a *app) outsideView() metrics.Outside {
-	view := a.outside.view()
+	view := a.outside.View()
 	view.Events = a.eventsView()
 	return view
 }

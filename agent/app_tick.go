@@ -169,7 +169,7 @@ func (a *app) report(snapshot *monitor.Snapshot, decisions decide.Decisions) {
 		if status.NotAsked {
 			continue // for the fault of another source, which is said
 		}
-		a.noted.Change(a.log, notes.Subject{Stage: notes.StageObserve, Source: status.Name}, statusError(status))
+		a.noted.Change(a.log, notes.Subject{Stage: notes.StageObserve, Source: status.Name}, status.Fault())
 	}
 	for _, verdict := range decisions.Allocations {
 		var fault error
@@ -185,7 +185,7 @@ func (a *app) takenMemory() map[string]uint64 {
 	if a.outside == nil {
 		return nil
 	}
-	return a.outside.last.Load().findings.TakenBytes
+	return a.outside.Last().Findings.TakenBytes
 }
 
 // inventory is what the plugin offers of the cards. One that was never readable has no size and is left out.

@@ -4,11 +4,8 @@
 package main
 
 import (
-	"slices"
 	"testing"
 	"time"
-
-	"github.com/vgpud/vgpud/agent/source"
 )
 
 // The metrics file is never much older than five seconds, or than a tick where ticks are further apart; and it does not cost
@@ -60,16 +57,5 @@ func TestTellingOfWhatHappens(t *testing.T) {
 		if got := told.due(now.Add(c.later), second, c.revision, c.happened); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
-	}
-}
-
-func TestFilesThatCannotBeProbedAreCountedOnce(t *testing.T) {
-	files := []source.Unobservable{{Path: "/a", PID: 7, Processes: 3, Reason: "broken"}, {Path: "/b", PID: 8, Processes: 1, Partial: true, Reason: "lacks"}}
-	if got := probesView(source.ProbeStatus{Libraries: 1, Unobservable: files}); got.Unobservable != 1 || got.Libraries != 1 {
-		t.Errorf("%+v, want one file that cannot be probed", got)
-	}
-	want := []string{"/a (process 7 and 2 others): broken", "/b (process 8): lacks"}
-	if got := unobservableTexts(files); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -41,7 +41,7 @@ var allowedImports = map[string][]string{
 	"agent/demo":                {"plugin", "plugin/ledger", "plugin/kubelettest", "limiter"},
 	"agent/events":              {},
 	"agent/freezer":             {"agent/decide/witness", "agent/source/procs", "internal/atomicfile"},
-	"agent/freezer/freezertest": {"internal/require"},
+	"agent/freezer/freezertest": {"agent/source/procs", "internal/require"},
 	"agent/metrics":             {"agent/notes", "agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/decide/witness", "internal/atomicfile"},
 	"agent/notes":               {},
 	"agent/standalone":          {"agent/amount", "agent/source", "agent/source/nvml", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
@@ -58,6 +58,7 @@ var allowedImports = map[string][]string{
 
 	// Decide and its rooms.
 	"agent/decide":             {"agent/monitor", "agent/decide/health"},
+	"agent/outside":            {"agent/decide/witness", "agent/freezer", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "limiter"},
 	"agent/steer":              {"agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
 	"agent/steer/steertest":    {"limiter"},
 	"agent/watch":              {"agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},

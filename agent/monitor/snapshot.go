@@ -4,6 +4,7 @@
 package monitor
 
 import (
+	"errors"
 	"time"
 
 	"github.com/vgpud/vgpud/agent/source"
@@ -28,6 +29,14 @@ type SourceStatus struct {
 	Error  string // empty when up or absent
 
 	NotAsked bool // not up for the fault of another source alone
+}
+
+// Fault is what is wrong with a source; nil where it is absent or up.
+func (s SourceStatus) Fault() error {
+	if s.Up || s.Absent {
+		return nil
+	}
+	return errors.New(s.Error)
 }
 
 // PagesState says what became of an allocation's two pages; see package source.

@@ -4,7 +4,7 @@
 // Package witness judges containers from outside: the library limits programs that load it, and this sees those that do not. In:
 // processes, memory, files and calls as the driver, the kernel and the ledger tell them (monitor.Outside), the verdicts of
 // steering, a policy, and the state of the look before. Out: findings, and what is to be done to whom. It has no effects. The
-// agent's outsider calls Judge every two seconds; the freezer carries its orders out, metrics and events tell its findings.
+// look from outside calls Judge every two seconds; the freezer carries its orders out, metrics and events tell its findings.
 //
 // rules.go says what is suspicious in one look; here is how long it must be so before it is said, how long it stays said, and
 // what is to be done.

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vgpud/vgpud/agent/source/procs"
 	"github.com/vgpud/vgpud/internal/require"
 )
 
@@ -106,6 +107,16 @@ func NewCell(t *testing.T, unified bool, id, script string) *Cell {
 
 // PID is that of the script.
 func (c *Cell) PID() int { return c.process.Process.Pid }
+
+// StartTime is when the script started, in clock ticks.
+func (c *Cell) StartTime() uint64 {
+	c.t.Helper()
+	start, err := procs.New("/").StartTime(c.PID())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return start
+}
 
 // PIDs are the processes of its groups.
 func (c *Cell) PIDs() (pids []int) {

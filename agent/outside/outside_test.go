@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The vgpud Authors
 
-// What the witness finds, what is done about it and what is told of that. Package freezer has the tests of how.
+// What the witness finds, what is done about it and what is told of that, and what probes counted. Package freezer has the tests of
+// how, decide those of what the witness concludes.
 
-package main
+package outside
 
 import (
 	"bytes"
@@ -15,21 +16,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/freezer/freezertest"
+	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
-	"github.com/vgpud/vgpud/agent/source/procs"
 )
 
 // orderFor is what the witness would say of a container.
 func orderFor(t *testing.T, c *freezertest.Cell, action witness.Action) witness.Order {
 	t.Helper()
-	start, err := procs.New("/").StartTime(c.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return witness.Order{Action: action, Container: source.Container{ID: c.ID, PodUID: freezertest.PodUID}, PID: c.PID(), StartTime: start,
+	return witness.Order{Action: action, Container: source.Container{ID: c.ID, PodUID: freezertest.PodUID}, PID: c.PID(), StartTime: c.StartTime(),
 		Finding: witness.Finding{Kind: witness.NoSlot, ContainerID: c.ID, PodUID: freezertest.PodUID}}
 }
 
@@ -49,7 +49,7 @@ func TestWhatWasDoneIsTold(t *testing.T) {
 	doubtful := witness.Finding{Kind: witness.ReplacedFile, ContainerID: "d"} // no order follows from it
 	failing := witness.Finding{Kind: witness.NoSlot, ContainerID: "e"}
 	var told []string
-	o := &outsider{freezer: f, pods: kept, tell: func(finding witness.Finding, done witness.Action) {
+	o := &Loop{freezer: f, pods: kept, tell: func(finding witness.Finding, done witness.Action) {
 		told = append(told, finding.ContainerID[:1]+" "+string(done))
 	}}
 	look := func(findings witness.Findings) {
@@ -69,7 +69,7 @@ func TestWhatWasDoneIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	look(witness.Findings{List: all, Orders: []witness.Order{sure}})
-	if done := whatWasDone(o.done, sure.Finding); done != witness.Report {
+	if done := WhatWasDone(o.done, sure.Finding); done != witness.Report {
 		t.Errorf("spared: %s", done)
 	}
 	// A kill stays said while the finding does.
@@ -79,11 +79,39 @@ func TestWhatWasDoneIsTold(t *testing.T) {
 	one := []witness.Finding{order.Finding}
 	look(witness.Findings{List: one, Begun: one, Orders: []witness.Order{order}})
 	look(witness.Findings{List: one})
-	if !slices.Equal(told, []string{"a kill"}) || whatWasDone(o.done, order.Finding) != witness.Kill {
+	if !slices.Equal(told, []string{"a kill"}) || WhatWasDone(o.done, order.Finding) != witness.Kill {
 		t.Errorf("told %q, done %v\n%s", told, o.done, log)
 	}
 	look(witness.Findings{})
 	if len(o.done) != 0 {
 		t.Errorf("%v is kept of what is over", o.done)
+	}
+}
+
+// Calls of control groups become those of containers, as far as it is known whose they are.
+func TestCallsByContainer(t *testing.T) {
+	process := func(pid int, group uint64, pod, id string, keys ...string) monitor.OutsideProcess {
+		return monitor.OutsideProcess{Residence: source.Residence{PID: pid, Keys: keys, Container: source.Container{CgroupID: group, PodUID: pod, ID: id}}}
+	}
+	seen := &monitor.Outside{
+		Allocations: []monitor.OutsideAllocation{{Key: "k1", Owner: monitor.Owner{PodUID: "uid-1", Namespace: "md", Pod: "one", Container: "gmx"}}},
+		Processes: []monitor.OutsideProcess{process(1, 10, "uid-1", "aa", "k1"), process(2, 11, "uid-1", "aa", "k1"), process(3, 12, "uid-2", "bb"),
+			process(4, 13, "uid-3", "cc", "k1"), process(5, 0, "", "")}, // 4: pages of another pod
+		Calls: map[uint64]monitor.Calls{10: {Contexts: 1, Missed: 2}, 11: {Contexts: 2}, 12: {Contexts: 3}, 13: {Contexts: 4}, 99: {Contexts: 5}},
+	}
+	want := []metrics.ContainerCalls{
+		{Pod: "uid-2", Container: "bb", Calls: monitor.Calls{Contexts: 3}},
+		{Pod: "uid-3", Container: "cc", Calls: monitor.Calls{Contexts: 4}},
+		{Namespace: "md", Pod: "one", Container: "gmx", Calls: monitor.Calls{Contexts: 3, Missed: 2}},
+	}
+	if diff := cmp.Diff(want, callsByContainer(seen)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFilesThatCannotBeProbedAreCountedOnce(t *testing.T) {
+	files := []source.Unobservable{{Path: "/a", PID: 7, Processes: 3, Reason: "broken"}, {Path: "/b", PID: 8, Processes: 1, Partial: true, Reason: "lacks"}}
+	if got := probesView(source.ProbeStatus{Libraries: 1, Unobservable: files}); got.Unobservable != 1 || got.Libraries != 1 {
+		t.Errorf("%+v, want one file that cannot be probed", got)
 	}
 }
