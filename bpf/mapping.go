@@ -93,14 +93,14 @@ func parseMapsLine(line string) (mapsLine, bool) {
 const deletedSuffix = " (deleted)"
 
 // openMapped opens the file of a mapping for reading. It never opens what is not a regular file, nor one on a file system
-// that another program answers for (FUSE), which could keep us waiting for ever.
+// that another program or machine answers for, which could keep us waiting for ever.
 func openMapped(proc string, pid int, m mapsLine) (*os.File, error) {
 	if m.major == 0 { // not a disk's
 		kind, err := fileSystem(proc, pid, m.major, m.minor)
 		switch {
 		case err != nil:
 			return nil, err
-		case strings.HasPrefix(kind, "fuse"):
+		case answersLate(kind):
 			return nil, fmt.Errorf("it lies on a file system of type %s, which is not opened", kind)
 		}
 	}
@@ -125,6 +125,19 @@ func openMapped(proc string, pid int, m mapsLine) (*os.File, error) {
 		return nil, fmt.Errorf("open file: %w", err)
 	}
 	return os.NewFile(uintptr(fd), m.name), nil
+}
+
+// answersLate names the file systems for which another program or machine answers, when it likes: a pod can bring both.
+func answersLate(kind string) bool {
+	if strings.HasPrefix(kind, "fuse") {
+		return true
+	}
+	switch kind {
+	case "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre",
+		"beegfs", "gpfs", "orangefs", "ocfs2", "gfs2", "coda", "autofs":
+		return true
+	}
+	return false
 }
 
 // openInRoot opens a mapping's file by its name, below the process's root and never above it, and only if it is the file

@@ -56,3 +56,16 @@ func TestMountsAreBounded(t *testing.T) {
 		t.Errorf("of a process that has ended: %q, %v", kind, err)
 	}
 }
+
+// A file on a server that a pod has chosen is not opened: nobody would look at anybody while it does not answer.
+func TestFilesOfServersAreNotOpened(t *testing.T) {
+	for kind, late := range map[string]bool{"nfs": true, "nfs4": true, "fuse": true, "fuse.sshfs": true, "fuseblk": true, "cifs": true, "ceph": true,
+		"ext4": false, "overlay": false, "tmpfs": false, "btrfs": false, "zfs": false, "": false} {
+		proc := t.TempDir()
+		mountList(t, proc, "7", mountOf(1, "0:5", kind, "x"))
+		_, err := openMapped(proc, 7, mapsLine{start: 1, end: 2, minor: 5, inode: 3, name: "/x/libcuda.so.1"})
+		if told := err != nil && strings.Contains(err.Error(), "is not opened"); told != late {
+			t.Errorf("on %q: %v", kind, err)
+		}
+	}
+}
