@@ -2,9 +2,9 @@
 // Copyright The vgpud Authors
 
 // Package metrics publishes one tick's view as vgpud.prom for node-exporter's textfile collector: whole or not at
-// all. catalogue.go has one row per metric, render.go makes the text, textfile.go puts it in place. app.go fills a
-// View per tick and is the only caller. Labels come partly from containers and drivers and are untrusted: what is
-// not valid text never reaches the file.
+// all. catalogue.go has one row per metric, render.go makes the text, textfile.go puts it in place, publisher.go does so
+// beside the tick. The tick offers a View, whose parts packages steer and watch and the look from outside have made. Labels
+// come partly from containers and drivers and are untrusted: what is not valid text never reaches the file.
 package metrics
 
 import (

@@ -3,7 +3,8 @@
 
 // Package monitor merges the sources into one immutable Snapshot per tick. A source may be absent (nil) or may
 // fail; both are visible in the snapshot and neither keeps the others from being read. It has no clock, no
-// state and no opinion: package decide judges. Only app.go calls it.
+// state and no opinion: package decide and its rooms judge. The tick calls Collect, the steering loop CollectCompute, the
+// watch CollectContention, the look from outside CollectOutside.
 package monitor
 
 import (

@@ -4,7 +4,8 @@
 // Package source defines what the agent can observe and the value types in which it arrives: small interfaces,
 // one per source, implemented by the adapters in the subfolders and by package fake for tests. Values are
 // copies: whoever receives one owns it. Sizes are bytes. Return codes of drivers and kernels become errors in
-// the adapters, never above them. Package monitor is the only caller in the daemon.
+// the adapters, never above them. Package monitor asks those that answer at once; what a driver may keep waiting, the samplers of
+// packages steer and watch ask.
 package source
 
 import (

@@ -45,11 +45,11 @@ const (
 	verifyEvery = time.Second
 	// unmeasuredAfter is for how long the driver may tell nothing of a GPU before that is said.
 	unmeasuredAfter = 10 * time.Second
-	// Bounds of the pause that decide asks for: the heartbeat is due in between.
+	// Bounds of the pause that steering.Steer asks for: the heartbeat is due in between.
 	shortestRest, longestRest = time.Millisecond, beatEvery
 )
 
-// Loop is the loop. One goroutine runs it; only View is for others.
+// Loop steers the allocations of the books. One goroutine runs it; only View is for others.
 type Loop struct {
 	log     *slog.Logger
 	books   *ledger.Ledger

@@ -17,11 +17,11 @@ import (
 // defaultPatience is how long a look waits for the counters. Without GPM they take 40 ms a card.
 const defaultPatience = 2 * time.Second
 
-// ErrNoCounters is the state of cards of which nothing can be read, by this agent's parts.
-var ErrNoCounters = errors.New("no counters: this agent has no source of them")
+// errNoCounters is the state of cards of which nothing can be read, by this agent's parts.
+var errNoCounters = errors.New("no counters: this agent has no source of them")
 
-// ErrNoAnswer is the state of a driver that hangs.
-var ErrNoAnswer = errors.New("the driver does not answer")
+// errNoAnswer is the state of a driver that hangs.
+var errNoAnswer = errors.New("the driver does not answer")
 
 // Sampler asks one question at a time. A nil one has no counters.
 type Sampler struct {
@@ -60,14 +60,14 @@ func (s *Sampler) Run(ctx context.Context) error {
 // ask reads the counters of the cards that are named, or of all (nil). An answer that came too late is dropped.
 func (s *Sampler) ask(ctx context.Context, cards []string) answer {
 	if s == nil {
-		return answer{all: cards == nil, err: ErrNoCounters}
+		return answer{all: cards == nil, err: errNoCounters}
 	}
 	if s.waiting {
 		select {
 		case <-s.answers:
 			s.waiting = false
 		default: // it was waited for before: this look goes on at once
-			return answer{all: cards == nil, err: ErrNoAnswer}
+			return answer{all: cards == nil, err: errNoAnswer}
 		}
 	}
 	s.questions <- cards
@@ -81,6 +81,6 @@ func (s *Sampler) ask(ctx context.Context, cards []string) answer {
 	case <-ctx.Done():
 		return answer{all: cards == nil, err: ctx.Err()}
 	case <-timer.C:
-		return answer{all: cards == nil, err: ErrNoAnswer}
+		return answer{all: cards == nil, err: errNoAnswer}
 	}
 }

@@ -2,7 +2,7 @@
 // Copyright The vgpud Authors
 
 // Package watch looks at contention: once a second it looks at the counters of all cards and at the traffic that the
-// containers' pages tell of, five times a second at the cards that decide asks for; contention.Judge says who slows whom,
+// containers' pages tell of, five times a second at the cards that it was asked to; contention.Judge says who slows whom and asks,
 // health.Judge whether a card is contended. One goroutine beside tick and steering. It waits for the driver no
 // longer than its sampler's patience; what the driver does not tell is missing from the look, which is made all the same.
 // The tick takes the verdicts, steering takes the cuts.
@@ -56,8 +56,7 @@ type Contender func(*monitor.Contention, contention.Policy, contention.State) (c
 // StreamID names an allocation on a GPU.
 type StreamID struct{ Key, GPUUUID string }
 
-// Loop is the loop. One goroutine runs it; Last, View, Verdicts, Cuts, TakeUntold and Name are for
-// others.
+// Loop watches the cards. One goroutine runs it; Last, View, Verdicts, Cuts, TakeUntold and Name are for others.
 type Loop struct {
 	log      *slog.Logger
 	books    *ledger.Ledger
@@ -176,7 +175,7 @@ func (w *Loop) look(ctx context.Context) time.Duration {
 // all; a card that nobody answers for, because the driver hangs or is not there, has that as its error.
 func (w *Loop) gather(answer answer, named []string, holdings []monitor.Holding) []source.DeviceSample {
 	fault := answer.err
-	if errors.Is(fault, ErrNoCounters) {
+	if errors.Is(fault, errNoCounters) {
 		fault = nil // said once, at the start
 	}
 	w.noted.Change(w.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceCounters}, fault)

@@ -89,7 +89,7 @@ func (b *bench) look(after time.Duration) time.Duration {
 	return b.watch.look(b.t.Context())
 }
 
-// How often the loop looks: at all cards, and at those that decide asks for.
+// How often the loop looks: at all cards, and at those that contention.Judge asks for.
 var (
 	lookEvery  = contention.DefaultPolicy().Interval
 	quickEvery = contention.DefaultPolicy().QuickInterval
@@ -156,7 +156,7 @@ func TestLooksWhileTheDriverHangs(t *testing.T) {
 		t.Errorf("asked %d times more although it hangs", again-asked)
 	}
 	seen := b.quarrel.Last()
-	if len(seen.Devices) != 1 || !errors.Is(seen.Devices[0].Err, ErrNoAnswer) || seen.Devices[0].Sharing != source.SharingTimeSliced || len(seen.Streams) != 1 {
+	if len(seen.Devices) != 1 || !errors.Is(seen.Devices[0].Err, errNoAnswer) || seen.Devices[0].Sharing != source.SharingTimeSliced || len(seen.Streams) != 1 {
 		t.Errorf("%+v", seen)
 	}
 	if view := b.watch.View(); view.Up || view.Looks != 7 {
@@ -181,7 +181,7 @@ func TestLooksWithoutCounters(t *testing.T) {
 	b := newBench(t, nil)
 	b.grant(gpuB + "::1")
 	b.look(0)
-	if seen := b.quarrel.Last(); len(seen.Streams) != 1 || !errors.Is(seen.Devices[0].Err, ErrNoCounters) {
+	if seen := b.quarrel.Last(); len(seen.Streams) != 1 || !errors.Is(seen.Devices[0].Err, errNoCounters) {
 		t.Errorf("%+v", seen)
 	}
 	if text := b.log.String(); strings.Contains(text, "WARN") || strings.Count(text, "without counters") != 1 {

@@ -27,7 +27,7 @@ const (
 // clock is CLOCK_MONOTONIC at a time of the scene.
 func clock(at time.Duration) time.Duration { return clockBegin + at }
 
-// agent steers the tenants of a run with the shipped law: it reads the pages, asks package decide, and publishes.
+// agent steers the tenants of a run with the shipped law: it reads the pages, asks package steering, and publishes.
 type agent struct {
 	run         *run
 	allocations []*allocation

@@ -2,7 +2,7 @@
 // Copyright The vgpud Authors
 
 // Package virtual runs a scene in virtual time: a model of cards, of NVML and of the programs on top, with the shipped
-// limiter (libvgpu/core through package limiter, on real pages) and the shipped steering (package decide) between them, or
+// limiter (libvgpu/core through package limiter, on real pages) and the shipped steering (package steering) between them, or
 // with a peer's law in their place. One run is one goroutine's work at a time and draws from one seed: it comes out the
 // same each time.
 package virtual
