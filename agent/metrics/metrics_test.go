@@ -151,7 +151,7 @@ func mustParse(t *testing.T, text []byte) map[string]*dto.MetricFamily {
 }
 
 func TestGolden(t *testing.T) {
-	text := render(exampleView())
+	text := mustRender(t, exampleView())
 	mustParse(t, text)
 	golden := filepath.Join("testdata", "example.prom.golden")
 	if *update {
@@ -169,7 +169,7 @@ func TestGolden(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	text := render(exampleView())
+	text := mustRender(t, exampleView())
 	problems, err := promlint.New(bytes.NewReader(text)).Lint()
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestLint(t *testing.T) {
 
 // An agent that has just started has every series that can be known, and no others.
 func TestEmptyViewIsComplete(t *testing.T) {
-	text := render(View{Snapshot: &monitor.Snapshot{At: time.Unix(1, 0)}})
+	text := mustRender(t, View{Snapshot: &monitor.Snapshot{At: time.Unix(1, 0)}})
 	families := mustParse(t, text)
 	for _, row := range catalogue() {
 		_, present := families[row.name]
@@ -212,7 +212,7 @@ func TestHostileLabels(t *testing.T) {
 			view.Snapshot.GPUs[0].Model = test.label
 			view.Snapshot.Allocations[0].Owner.Container = test.label
 			view.Snapshot.Allocations[0].GPUs[0].GPUUUID = test.label
-			text := render(view)
+			text := mustRender(t, view)
 			families := mustParse(t, text)
 			checkLabel(t, families["vgpud_gpu_info"], "model", test.want)
 			checkLabel(t, families["vgpud_slice_memory_used_bytes"], "container", test.want)
@@ -245,7 +245,7 @@ func TestCollidingLabelsAreDroppedAndCounted(t *testing.T) {
 		view.Snapshot.Allocations[i].GPUs[0].GPUUUID = "GPU-a"
 		view.Snapshot.Allocations[i].GPUs[0].Mode = monitor.ComputeNone
 	}
-	text := render(view)
+	text := mustRender(t, view)
 	families := mustParse(t, text)
 	if got := len(families["vgpud_slice_memory_limit_bytes"].GetMetric()); got != 1 {
 		t.Errorf("%d series of the limit, want 1", got)
@@ -258,7 +258,7 @@ func TestCollidingLabelsAreDroppedAndCounted(t *testing.T) {
 // Numbers of GPU time are of the last round: none of an allocation that the tick does not know, none where a page could not
 // be read, none of use that was not measured.
 func TestSteeringLeavesOutWhatIsNotKnown(t *testing.T) {
-	text := render(exampleView())
+	text := mustRender(t, exampleView())
 	families := mustParse(t, text)
 	for name, want := range map[string]int{"vgpud_slice_compute_info": 3, "vgpud_slice_compute_share_ratio": 2, "vgpud_slice_compute_rate_ratio": 2,
 		"vgpud_slice_compute_used_ratio": 1, "vgpud_slice_compute_gpu_seconds_total": 1, "vgpud_slice_compute_verdict": 4} {
@@ -274,7 +274,7 @@ func TestSteeringLeavesOutWhatIsNotKnown(t *testing.T) {
 // What is concluded of contention is of the last look: none of an allocation that the tick does not know, no figure of a card
 // that could not be read, no part of what is unattributed.
 func TestContentionLeavesOutWhatIsNotKnown(t *testing.T) {
-	text := render(exampleView())
+	text := mustRender(t, exampleView())
 	families := mustParse(t, text)
 	for name, want := range map[string]int{"vgpud_slice_copied_bytes_total": 4, "vgpud_slice_sync_stalled_seconds_total": 1, "vgpud_slice_pressure_ratio": 6,
 		"vgpud_slice_pressure_stalled_seconds_total": 2, "vgpud_slice_bandwidth_estimated_ratio": 1, "vgpud_slice_bandwidth_confidence_ratio": 2,
@@ -297,7 +297,7 @@ func TestExtremeNumbers(t *testing.T) {
 	share := &view.Snapshot.Allocations[0].GPUs[0]
 	share.UsedBytes, share.Refusals, share.Allocations = math.MaxUint64, math.MaxUint64, math.MaxUint64
 	view.Plugin.Allocate.SumSeconds = math.Inf(1)
-	text := render(view)
+	text := mustRender(t, view)
 	families := mustParse(t, text)
 	if got := families["vgpud_slice_memory_used_bytes"].GetMetric()[0].GetGauge().GetValue(); got != math.MaxUint64 {
 		t.Errorf("used is %v, want 2^64-1", got)
@@ -319,7 +319,7 @@ func TestMarkdownNamesEveryMetric(t *testing.T) {
 // promtool is a judge that shares no code with our tests.
 func TestPromtool(t *testing.T) {
 	promtool := require.Tool(t, "promtool")
-	text := render(exampleView())
+	text := mustRender(t, exampleView())
 	check := exec.Command(promtool, "check", "metrics")
 	check.Stdin = bytes.NewReader(text)
 	if out, err := check.CombinedOutput(); err != nil || len(out) != 0 {

@@ -80,6 +80,15 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
+func mustRender(t testing.TB, view View) []byte {
+	t.Helper()
+	text, err := render(view)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 func cleaned(values []string) (clean []string) {
 	for _, value := range values {
 		clean = append(clean, cleanLabel(value))
@@ -95,7 +104,7 @@ func TestRendersAsTheOfficialEncoder(t *testing.T) {
 	hostile.Plugin.Allocate = Durations{Count: math.MaxUint64, SumSeconds: math.NaN(), Buckets: map[float64]uint64{1e-9: 1, 0.25: 1 << 60, 1e300: math.MaxUint64}}
 	hostile.Steering.Verdicts[0].Rate, hostile.Steering.Verdicts[0].Used, hostile.Steering.Verdicts[1].Granted = math.Inf(1), math.Inf(-1), math.NaN()
 	for name, view := range map[string]View{"example": exampleView(), "hostile": hostile, "empty": {Snapshot: &monitor.Snapshot{At: time.Unix(1, 0)}}} {
-		if diff := cmp.Diff(official(t, view), string(render(view))); diff != "" {
+		if diff := cmp.Diff(official(t, view), string(mustRender(t, view))); diff != "" {
 			t.Errorf("%s (-official +ours):\n%s", name, diff)
 		}
 	}
@@ -106,6 +115,6 @@ func BenchmarkRender(b *testing.B) {
 	view := manyContainers(1 << 30)
 	b.ReportAllocs()
 	for b.Loop() {
-		render(view)
+		mustRender(b, view)
 	}
 }

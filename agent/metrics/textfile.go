@@ -35,7 +35,11 @@ func NewTextfile(directory string) *Textfile {
 // file's name, a link or a fifo of somebody else included, is replaced and neither followed nor opened.
 func (t *Textfile) Write(view View) error {
 	view.WriteErrors = t.writeErrors
-	if err := atomicfile.WriteFile(t.path, render(view), fileMode); err != nil {
+	text, err := render(view)
+	if err == nil {
+		err = atomicfile.WriteFile(t.path, text, fileMode)
+	}
+	if err != nil {
 		t.writeErrors++
 		return fmt.Errorf("write metrics file: %w", err)
 	}
