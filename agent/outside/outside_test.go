@@ -2,7 +2,7 @@
 // Copyright The vgpud Authors
 
 // What the witness finds, what is done about it and what is told of that, and what probes counted. Package freezer has the tests of
-// how, decide those of what the witness concludes.
+// how, package witness those of what it concludes.
 
 package outside
 

@@ -8,7 +8,8 @@
 //
 // From the samples of operations that containers measure follows what is lost (class.go, against what baseline.go has learnt),
 // from that pressure (pressure.go), from the card's own counters and the containers' byte counts who uses a resource
-// (attribute.go, and package attribution), and from all together the evidence of a period (strain.go).
+// (attribute.go, and package attribution), and from all together the evidence of a period (strain.go). result.go is what comes
+// out of it, cadence.go when to look again.
 package contention
 
 import (

@@ -8,7 +8,8 @@
 //
 // A card is contended when a slice of it has lost much to others for some time without a break, and no longer when none has for
 // longer. Nothing changes before a hold is over, so that no series of looks makes a card flap. What cannot be seen stops the
-// clocks: it neither condemns nor acquits. lever.go is the milder step before a card is withdrawn.
+// clocks: it neither condemns nor acquits. lever.go is the milder step before a card is withdrawn, evidence.go sums up why,
+// policy.go is what the operator chose, record.go what outlives the agent.
 package health
 
 import (

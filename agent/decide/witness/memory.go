@@ -73,8 +73,8 @@ func (s sum) tolerated(each uint64) (bytes uint64) {
 	return bytes
 }
 
-// overheads is what the driver takes for itself by process on one GPU, as far as containers show it whose processes have all
-// registered.
+// overheads is how many bytes the driver takes for itself for each process on one GPU, as far as containers show it whose
+// processes have all registered.
 type overheads map[*tenancy]uint64
 
 func (l *look) overheads() map[string]overheads {
