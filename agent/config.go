@@ -86,11 +86,18 @@ type valueFrom struct {
 // addConfigFlags declares one flag per option, plus --config.
 func addConfigFlags(command *cobra.Command) {
 	flags := command.Flags()
-	flags.String("config", "", "YAML file with any of the options below as keys; flags and environment win over it")
+	flags.String("config", "", "`FILE` in YAML with any of the options below as keys; flags and environment win over it")
 	for _, option := range options() {
-		flags.String(option.name, option.defaultText, option.help)
+		flags.Var(&flagText{option.defaultText, option.value}, option.name, option.help)
 	}
 }
+
+// flagText is the flag of an option: any text, as loadConfig validates it. It implements pflag.Value.
+type flagText struct{ text, kind string }
+
+func (f *flagText) String() string        { return f.text }
+func (f *flagText) Set(text string) error { f.text = text; return nil }
+func (f *flagText) Type() string          { return f.kind }
 
 // loadConfig merges flags, environment, file and defaults, and validates every value. All faults are
 // reported, not only the first.

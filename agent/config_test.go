@@ -354,13 +354,32 @@ func TestLibraryMustExist(t *testing.T) {
 	}
 }
 
+// Help says what each option takes, in lines that a terminal has room for.
+func TestOptionsHelp(t *testing.T) {
+	_, help, _ := commandLine("run", "--help")
+	_, flags, found := strings.Cut(help, "\nFlags:\n")
+	if !found {
+		t.Fatalf("no flags in %q", help)
+	}
+	for line := range strings.SplitSeq(flags, "\n") {
+		if len(line) > helpColumns {
+			t.Errorf("%d columns: %s", len(line), line)
+		}
+	}
+	for _, option := range options() {
+		if !strings.Contains(flags, " --"+option.name+" "+option.value+" ") {
+			t.Errorf("--%s does not say that it takes %s", option.name, option.value)
+		}
+	}
+}
+
 func TestOptionsMarkdown(t *testing.T) {
 	var text bytes.Buffer
 	if err := writeOptionsMarkdown(&text); err != nil {
 		t.Fatal(err)
 	}
 	for _, option := range options() {
-		if option.help == "" || !strings.Contains(text.String(), "| `"+option.name+"` | `VGPUD_") {
+		if option.help == "" || option.value == "" || !strings.Contains(text.String(), "| `"+option.name+"` | "+option.value+" | `VGPUD_") {
 			t.Errorf("the documentation lacks %s", option.name)
 		}
 	}

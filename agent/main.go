@@ -62,6 +62,9 @@ func printError(out io.Writer, err error) {
 	}
 }
 
+// helpColumns is how wide the help of flags is.
+const helpColumns = 120
+
 // newRootCommand holds all subcommands. It reads nothing.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -84,6 +87,7 @@ func newRootCommand() *cobra.Command {
 		// Completion scripts are of no use to a node agent.
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", helpColumns)))
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(seeHelp)
 	root.AddCommand(newRunCommand(), newExecCommand(), newDemoCommand(), newTopCommand(), newThawCommand(),

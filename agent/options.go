@@ -24,6 +24,7 @@ import (
 // option is one thing that can be configured: a flag, a key of the file and a variable of the environment.
 type option struct {
 	name        string
+	value       string // what kind of thing it takes, as help and documentation call it
 	defaultText string
 	help        string
 	set         func(config *Config, text string) error // validates; its error says the rule
@@ -33,6 +34,19 @@ type option struct {
 func (o option) environmentName() string {
 	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
 }
+
+// What options take.
+const (
+	valueAmount   = "AMOUNT" // of memory
+	valueBool     = "BOOL"
+	valueCount    = "COUNT"
+	valueDuration = "DURATION"
+	valueName     = "NAME"
+	valueNames    = "NAMES"
+	valuePath     = "PATH"
+	valuePercent  = "PERCENT"
+	valueWord     = "WORD" // one of those that the help names
+)
 
 // Log formats.
 const (
@@ -53,49 +67,49 @@ func options() []option {
 
 func baseOptions() []option {
 	return []option{
-		{"resource-name", "nvidia.com/gpu", "extended resource under which slices are offered", func(c *Config, text string) error {
+		{"resource-name", valueName, "nvidia.com/gpu", "extended resource under which slices are offered", func(c *Config, text string) error {
 			c.ResourceName = text
 			return plugin.ValidateResourceName(text)
 		}},
-		{"slices-per-gpu", "10", "equal slices that each GPU is cut into, 1 to 1000", func(c *Config, text string) (err error) {
+		{"slices-per-gpu", valueCount, "10", "equal slices that each GPU is cut into, 1 to 1000", func(c *Config, text string) (err error) {
 			c.SlicesPerGPU, err = parseCount(text)
 			return err
 		}},
-		{"memory-margin", "0", "memory of each GPU that is never granted, beyond what the driver reserves, e.g. 256Mi", func(c *Config, text string) (err error) {
+		{"memory-margin", valueAmount, "0", "memory of each GPU that is never granted, beyond what the driver reserves, e.g. 256Mi", func(c *Config, text string) (err error) {
 			c.MemoryMarginBytes, _, err = amount.ParseBytes(text)
 			return err
 		}},
-		{"compute-mode", ledger.ComputeElastic, "how new allocations share a GPU's time: elastic (each is promised its slices' part, and lent what the others leave), hard (its part is a cap) or none (not limited)", setComputeMode},
-		{"compute-ceiling", wholeGPU, "most of a GPU's time that an elastic allocation may use, in percent, loans included; never less than its own part", setComputeCeiling},
-		{"device-list-strategy", plugin.StrategyEnvvar, "how a container is given its GPU: envvar (NVIDIA_VISIBLE_DEVICES) or cdi-cri (CDI device names)", func(c *Config, text string) error {
+		{"compute-mode", valueWord, ledger.ComputeElastic, "how new allocations share a GPU's time: elastic (each is promised its slices' part, and lent what the others leave), hard (its part is a cap) or none (not limited)", setComputeMode},
+		{"compute-ceiling", valuePercent, wholeGPU, "most of a GPU's time that an elastic allocation may use, in percent, loans included; never less than its own part", setComputeCeiling},
+		{"device-list-strategy", valueWord, plugin.StrategyEnvvar, "how a container is given its GPU: envvar (NVIDIA_VISIBLE_DEVICES) or cdi-cri (CDI device names)", func(c *Config, text string) error {
 			c.DeviceListStrategy = text
 			return oneOf(text, plugin.StrategyEnvvar, plugin.StrategyCDI)
 		}},
-		{"cdi-kind", "nvidia.com/gpu", "vendor and class of the CDI devices, for cdi-cri", func(c *Config, text string) error {
+		{"cdi-kind", valueName, "nvidia.com/gpu", "vendor and class of the CDI devices, for cdi-cri", func(c *Config, text string) error {
 			c.CDIKind = text
 			return plugin.ValidateCDIKind(text)
 		}},
-		{"kubelet-dir", "/var/lib/kubelet", "the kubelet's root directory", pathOption(func(c *Config) *string { return &c.KubeletDir })},
-		{"state-dir", "/var/lib/vgpud", "records of what is granted, and installed libraries", pathOption(func(c *Config) *string { return &c.StateDir })},
-		{"pages-dir", "/run/vgpud/pages", "limits and usage pages of the allocations; a tmpfs of bounded size is mounted there where the agent may", pathOption(func(c *Config) *string { return &c.PagesDir })},
-		{"library", "", "libvgpu.so to hand out; default: beside this program, or in ../lib/vgpud", func(c *Config, text string) error {
+		{"kubelet-dir", valuePath, "/var/lib/kubelet", "the kubelet's root directory", pathOption(func(c *Config) *string { return &c.KubeletDir })},
+		{"state-dir", valuePath, "/var/lib/vgpud", "records of what is granted, and installed libraries", pathOption(func(c *Config) *string { return &c.StateDir })},
+		{"pages-dir", valuePath, "/run/vgpud/pages", "limits and usage pages of the allocations; a tmpfs of bounded size is mounted there where the agent may", pathOption(func(c *Config) *string { return &c.PagesDir })},
+		{"library", valuePath, "", "libvgpu.so to hand out; default: beside this program, or in ../lib/vgpud", func(c *Config, text string) error {
 			if text == "" {
 				return nil
 			}
 			return pathOption(func(c *Config) *string { return &c.Library })(c, text)
 		}},
-		{"container-dir", "/usr/local/vgpud", "where the library and the pages are in a container", pathOption(func(c *Config) *string { return &c.ContainerDir })},
-		{"nvml-library", "", "NVML library to load; default: libnvidia-ml.so.1 as the loader finds it", func(c *Config, text string) error {
+		{"container-dir", valuePath, "/usr/local/vgpud", "where the library and the pages are in a container", pathOption(func(c *Config) *string { return &c.ContainerDir })},
+		{"nvml-library", valuePath, "", "NVML library to load; default: libnvidia-ml.so.1 as the loader finds it", func(c *Config, text string) error {
 			c.NVMLLibrary = text
 			return nil
 		}},
-		{"textfile-dir", "", "node-exporter's textfile directory, for vgpud.prom; empty: no metrics file", func(c *Config, text string) error {
+		{"textfile-dir", valuePath, "", "node-exporter's textfile directory, for vgpud.prom; empty: no metrics file", func(c *Config, text string) error {
 			if text == "" {
 				return nil
 			}
 			return pathOption(func(c *Config) *string { return &c.TextfileDir })(c, text)
 		}},
-		{"tick-interval", "1s", "how often everything is looked at, 100ms to 1m", func(c *Config, text string) (err error) {
+		{"tick-interval", valueDuration, "1s", "how often everything is looked at, 100ms to 1m", func(c *Config, text string) (err error) {
 			c.TickInterval, err = parseInterval(text)
 			return err
 		}},
@@ -104,13 +118,13 @@ func baseOptions() []option {
 
 func logOptions() []option {
 	return []option{
-		{"log-level", "info", "debug, info, warn or error", func(c *Config, text string) error {
+		{"log-level", valueWord, "info", "debug, info, warn or error", func(c *Config, text string) error {
 			if err := oneOf(text, "debug", "info", "warn", "error"); err != nil {
 				return err
 			}
 			return c.LogLevel.UnmarshalText([]byte(text))
 		}},
-		{"log-format", formatText, "text or json", func(c *Config, text string) error {
+		{"log-format", valueWord, formatText, "text or json", func(c *Config, text string) error {
 			c.LogFormat = text
 			return oneOf(text, formatText, formatJSON)
 		}},
@@ -200,13 +214,13 @@ func writeOptionsMarkdown(out io.Writer) error {
 		"default. Unknown and duplicate keys are errors; an empty variable counts as not set. `vgpud run " +
 		"--print-config` prints the merged and validated result and exits. The file is read once: a change while " +
 		"the agent runs is reported and ignored until the next start.\n\n" +
-		"| flag and key | environment | default | meaning |\n|---|---|---|---|\n")
+		"| flag and key | takes | environment | default | meaning |\n|---|---|---|---|---|\n")
 	for _, option := range options() {
 		fallback := "–"
 		if option.defaultText != "" {
 			fallback = "`" + option.defaultText + "`"
 		}
-		fmt.Fprintf(&text, "| `%s` | `%s` | %s | %s |\n", option.name, option.environmentName(), fallback, option.help)
+		fmt.Fprintf(&text, "| `%s` | %s | `%s` | %s | %s |\n", option.name, option.value, option.environmentName(), fallback, option.help)
 	}
 	text.WriteString("\nAmounts of memory: " + amount.BytesRule + ".\n\n" + computeRule + "\n")
 	_, err := io.WriteString(out, text.String())

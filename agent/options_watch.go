@@ -48,28 +48,28 @@ func watchOptions() []option {
 }
 
 func contentionOptions() []option {
-	number := func(name, fallback, help string, set func(c *Config, text string) error) option {
-		return option{name, fallback, help + customAlone, set}
+	number := func(name, value, fallback, help string, set func(c *Config, text string) error) option {
+		return option{name, value, fallback, help + customAlone, set}
 	}
 	return []option{
-		{"contention", contentionHealth, "what is done about slices that slow each other on memory or PCIe bandwidth: off, report (metrics and log), or health (a contended GPU's free slices are not offered either)", func(c *Config, text string) error {
+		{"contention", valueWord, contentionHealth, "what is done about slices that slow each other on memory or PCIe bandwidth: off, report (metrics and log), or health (a contended GPU's free slices are not offered either)", func(c *Config, text string) error {
 			c.Contention = text
 			return oneOf(text, contentionOff, contentionReport, contentionHealth)
 		}},
-		{"contention-preset", presetDefault, "when a GPU counts as contended: default (25 percent of the time lost, for 60s), fast (for 30s), or custom (the numbers below)", func(c *Config, text string) error {
+		{"contention-preset", valueWord, presetDefault, "when a GPU counts as contended: default (25 percent of the time lost, for 60s), fast (for 30s), or custom (the numbers below)", func(c *Config, text string) error {
 			c.ContentionPreset = text
 			return oneOf(text, presetDefault, presetFast, presetCustom)
 		}},
-		number("contention-above", "25", "percent of the time that a slice must lose to others, over 10 and 60 seconds", percentOption(func(c *Config, part float64) { c.ContentionNumbers.Above = part })),
-		number("contention-below", "12", "percent below which a contended GPU begins to recover; less than contention-above", percentOption(func(c *Config, part float64) { c.ContentionNumbers.Below = part })),
-		number("contention-bad-for", "60s", "how long it must last, 10s to 1h", durationOption(10*time.Second, time.Hour, func(c *Config, d time.Duration) { c.ContentionNumbers.BadFor = d })),
-		number("contention-good-for", "120s", "how long it must be over, 10s to 1h", durationOption(10*time.Second, time.Hour, func(c *Config, d time.Duration) { c.ContentionNumbers.GoodFor = d })),
-		number("contention-hold", "300s", "how long a verdict stands at least, 10s to 30m; doubled up to 30m when it comes again within an hour", durationOption(10*time.Second, 30*time.Minute, func(c *Config, d time.Duration) { c.ContentionNumbers.Hold = d })),
-		{"contention-mark-allocated", "false", "true: also the allocated slices of a contended GPU are Unhealthy; running pods are not moved by that, and may not start again after a restart of the kubelet", func(c *Config, text string) (err error) {
+		number("contention-above", valuePercent, "25", "percent of the time that a slice must lose to others, over 10 and 60 seconds", percentOption(func(c *Config, part float64) { c.ContentionNumbers.Above = part })),
+		number("contention-below", valuePercent, "12", "percent below which a contended GPU begins to recover; less than contention-above", percentOption(func(c *Config, part float64) { c.ContentionNumbers.Below = part })),
+		number("contention-bad-for", valueDuration, "60s", "how long it must last, 10s to 1h", durationOption(10*time.Second, time.Hour, func(c *Config, d time.Duration) { c.ContentionNumbers.BadFor = d })),
+		number("contention-good-for", valueDuration, "120s", "how long it must be over, 10s to 1h", durationOption(10*time.Second, time.Hour, func(c *Config, d time.Duration) { c.ContentionNumbers.GoodFor = d })),
+		number("contention-hold", valueDuration, "300s", "how long a verdict stands at least, 10s to 30m; doubled up to 30m when it comes again within an hour", durationOption(10*time.Second, 30*time.Minute, func(c *Config, d time.Duration) { c.ContentionNumbers.Hold = d })),
+		{"contention-mark-allocated", valueBool, "false", "true: also the allocated slices of a contended GPU are Unhealthy; running pods are not moved by that, and may not start again after a restart of the kubelet", func(c *Config, text string) (err error) {
 			c.ContentionMarkAllocated, err = parseTruth(text)
 			return err
 		}},
-		{"contention-lever", "0", "percent of its GPU time that the antagonist is left with, for a while, before health is touched; 0: health at once", func(c *Config, text string) error {
+		{"contention-lever", valuePercent, "0", "percent of its GPU time that the antagonist is left with, for a while, before health is touched; 0: health at once", func(c *Config, text string) error {
 			if strings.Trim(text, " \t") == "0" {
 				c.ContentionLeverPercent = 0
 				return nil
@@ -81,21 +81,21 @@ func contentionOptions() []option {
 			c.ContentionLeverPercent = percent
 			return nil
 		}},
-		{"contention-lever-for", "2m0s", "how long the antagonist is held down, 30s to 30m", durationOption(30*time.Second, 30*time.Minute, func(c *Config, d time.Duration) { c.ContentionLeverFor = d })},
+		{"contention-lever-for", valueDuration, "2m0s", "how long the antagonist is held down, 30s to 30m", durationOption(30*time.Second, 30*time.Minute, func(c *Config, d time.Duration) { c.ContentionLeverFor = d })},
 	}
 }
 
 func witnessOptions() []option {
 	return []option{
-		{"probes", wordAuto, "eBPF probes on the driver's library, which count calls from outside: auto (as much as kernel and capabilities allow and is cheap), full, sampled or off", func(c *Config, text string) error {
+		{"probes", valueWord, wordAuto, "eBPF probes on the driver's library, which count calls from outside: auto (as much as kernel and capabilities allow and is cheap), full, sampled or off", func(c *Config, text string) error {
 			c.Probes = text
 			return oneOf(text, wordAuto, "full", "sampled", wordOff)
 		}},
-		{"witness", wordReport, "what is done about containers that use a GPU beside the library: off, report, freeze (their control group, until the pod ends) or kill", func(c *Config, text string) error {
+		{"witness", valueWord, wordReport, "what is done about containers that use a GPU beside the library: off, report, freeze (their control group, until the pod ends) or kill", func(c *Config, text string) error {
 			c.Witness = text
 			return oneOf(text, wordOff, wordReport, "freeze", "kill")
 		}},
-		{"witness-overhead", "1Gi", "memory per process that the driver may count beyond the container's book: its context, code and libraries", func(c *Config, text string) error {
+		{"witness-overhead", valueAmount, "1Gi", "memory per process that the driver may count beyond the container's book: its context, code and libraries", func(c *Config, text string) error {
 			bytes, set, err := amount.ParseBytes(text)
 			if err == nil && !set {
 				err = errors.New("want " + amount.BytesExamples)
@@ -103,7 +103,7 @@ func witnessOptions() []option {
 			c.WitnessOverheadBytes = bytes
 			return err
 		}},
-		{"witness-trusted-namespaces", "kube-system,gpu-operator", "namespaces whose pods may use GPUs without slices, such as those of monitoring; separated by commas", func(c *Config, text string) error {
+		{"witness-trusted-namespaces", valueNames, "kube-system,gpu-operator", "namespaces whose pods may use GPUs without slices, such as those of monitoring; separated by commas", func(c *Config, text string) error {
 			c.WitnessTrusted = nil
 			for name := range strings.SplitSeq(text, ",") {
 				if name = strings.Trim(name, " \t"); name == "" {
@@ -122,24 +122,24 @@ func witnessOptions() []option {
 // tellOptions are about who is told.
 func tellOptions() []option {
 	return []option{
-		{"events", wordAuto, "Kubernetes Events about health, contention and findings: auto (where the API server can be reached) or off", func(c *Config, text string) error {
+		{"events", valueWord, wordAuto, "Kubernetes Events about health, contention and findings: auto (where the API server can be reached) or off", func(c *Config, text string) error {
 			c.Events = text
 			return oneOf(text, wordAuto, wordOff)
 		}},
-		{"node-name", "", "the node's name in Kubernetes, for Events; default: the host's name", func(c *Config, text string) error {
+		{"node-name", valueName, "", "the node's name in Kubernetes, for Events; default: the host's name", func(c *Config, text string) error {
 			c.NodeName = text
 			if text != "" && !isDNSName(text) {
 				return errors.New("want the name of a node: lower case letters, digits, dashes and dots, at most 253")
 			}
 			return nil
 		}},
-		{"kubeconfig", "", "file with the access to the API server, for Events; default: that of the pod", func(c *Config, text string) error {
+		{"kubeconfig", valuePath, "", "file with the access to the API server, for Events; default: that of the pod", func(c *Config, text string) error {
 			if text == "" {
 				return nil
 			}
 			return pathOption(func(c *Config) *string { return &c.Kubeconfig })(c, text)
 		}},
-		{"control-socket", control.DefaultPath, "socket on which root can watch (vgpud top) and thaw; empty: none", func(c *Config, text string) error {
+		{"control-socket", valuePath, control.DefaultPath, "socket on which root can watch (vgpud top) and thaw; empty: none", func(c *Config, text string) error {
 			if text == "" {
 				return nil
 			}
