@@ -64,16 +64,16 @@ func DefaultPolicy() Policy {
 // Finding is one thing that one container does.
 type Finding struct {
 	Kind                                               Kind
-	Namespace, Pod, PodUID, ContainerName, ContainerID string // empty where not known
-	Key                                                string // of its allocation; "": it has none, or several
-	GPUUUID                                            string // "": not about one GPU
-	PID                                                int    // one of its processes that does it
-	Command                                            string // of that; any bytes
-	Bytes, BookBytes                                   uint64 // held by the driver's word, and accounted for
-	Used, Granted                                      float64
-	Path                                               string // of the replaced file, in the container
-	Detail                                             string // for people
-	Since                                              time.Duration
+	Namespace, Pod, PodUID, ContainerName, ContainerID string        // empty where not known
+	Key                                                string        // of its allocation; "": it has none, or several
+	GPUUUID                                            string        // "": not about one GPU
+	PID                                                int           // one of its processes that does it
+	Command                                            string        // of that; any bytes
+	Bytes, BookBytes                                   uint64        // held by the driver's word, and accounted for
+	Used, Granted                                      float64       // parts of the GPU's time, 0 to 1
+	Path                                               string        // of the replaced file, in the container
+	Detail                                             string        // for people
+	Since                                              time.Duration // when it was first seen, CLOCK_MONOTONIC
 
 	container monitor.Container
 	start     uint64        // of the process
