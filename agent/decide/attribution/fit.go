@@ -18,6 +18,7 @@ import (
 	"time"
 )
 
+// What looks must show until something is told of a slice. Activity and parts are of 1.
 const (
 	columnsMost      = 16               // slices that are told apart
 	activeRow        = 0.2              // activity from which a row says something of a slice
