@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vgpud/vgpud/agent/metrics"
+	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/steer/steertest"
 	"github.com/vgpud/vgpud/limiter"
@@ -143,5 +143,5 @@ func TestSteeringWhileTheDriverHangs(t *testing.T) {
 		now, _ := n.value("vgpud_compute_rounds_total")
 		return now > before
 	})
-	agent.shows(1, "vgpud_source_up", "source="+metrics.SourceUtilization) // nothing is known to be wrong yet
+	agent.shows(1, "vgpud_source_up", "source="+monitor.SourceUtilization) // nothing is known to be wrong yet
 }

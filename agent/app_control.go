@@ -56,13 +56,13 @@ func (a *app) controlView() *control.View {
 		return nil
 	}
 	// Each look is taken once, so that all that is told of it belongs together.
-	var contention metrics.Contention
+	var contention watch.View
 	var watched *watch.Looked
 	if a.watch != nil {
 		watched = a.watch.Last()
 		contention = a.watch.ViewOf(watched)
 	}
-	var told metrics.Outside
+	var told outside.View
 	var looked *outside.Look
 	if a.outside != nil {
 		looked = a.outside.Last()
@@ -110,7 +110,7 @@ func unobservableTexts(files []source.Unobservable) (texts []string) {
 }
 
 // controlSources are the tick's sources and those of the look from outside.
-func controlSources(tick *tickResult, told metrics.Outside) []control.Source {
+func controlSources(tick *tickResult, told outside.View) []control.Source {
 	var list []control.Source
 	known := map[string]bool{}
 	for _, status := range slices.Concat(tick.snapshot.Sources, told.Sources) {

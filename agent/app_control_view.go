@@ -17,7 +17,6 @@ import (
 	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/decide/steering"
-	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/watch"
@@ -25,7 +24,7 @@ import (
 )
 
 // controlGPU is one card. contention is what metrics tell of watched; nil: contention is not looked for.
-func (a *app) controlGPU(gpu monitor.GPU, tick *tickResult, contention metrics.Contention, watched *watch.Looked) control.GPU {
+func (a *app) controlGPU(gpu monitor.GPU, tick *tickResult, contention watch.View, watched *watch.Looked) control.GPU {
 	view := control.GPU{UUID: gpu.UUID, Index: gpu.Index, Model: gpu.Model, MemoryTotalBytes: gpu.TotalBytes, MemoryUsedBytes: gpu.UsedBytes,
 		MemoryUsableBytes: gpu.UsableBytes, MemoryHeldBytes: gpu.HeldBytes}
 	if contention.Seen != nil {
@@ -140,7 +139,7 @@ func controlTraffic(parts []contention.Attributed) []control.Traffic {
 }
 
 // controlSlices are what each allocation holds and does on each card.
-func (a *app) controlSlices(tick *tickResult, contention metrics.Contention, watched *watch.Looked) []control.Slice {
+func (a *app) controlSlices(tick *tickResult, contention watch.View, watched *watch.Looked) []control.Slice {
 	facts := a.sliceFacts(tick, contention, watched)
 	var list []control.Slice
 	for _, allocation := range tick.snapshot.Allocations {
@@ -184,7 +183,7 @@ type sliceFacts struct {
 	name      func(key string) string
 }
 
-func (a *app) sliceFacts(tick *tickResult, judged metrics.Contention, watched *watch.Looked) sliceFacts {
+func (a *app) sliceFacts(tick *tickResult, judged watch.View, watched *watch.Looked) sliceFacts {
 	facts := sliceFacts{compute: map[watch.StreamID]steering.Verdict{}, concluded: map[watch.StreamID]contention.Slice{},
 		cuts: map[watch.StreamID]float64{}, evidence: map[string]health.Evidence{}, verdicts: map[string]decide.AllocationVerdict{},
 		name: func(key string) string { return key }}

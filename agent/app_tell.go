@@ -138,10 +138,3 @@ func (a *app) eventsView() metrics.Events {
 	status := a.events.Status()
 	return metrics.Events{On: true, Sent: status.Sent, Dropped: status.Dropped}
 }
-
-// outsideView is what is seen from outside, for the metrics.
-func (a *app) outsideView() metrics.Outside {
-	view := a.outside.View()
-	view.Events = a.eventsView()
-	return view
-}

@@ -18,6 +18,7 @@ import (
 	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
+	"github.com/vgpud/vgpud/agent/steer"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin"
 	"github.com/vgpud/vgpud/plugin/ledger"
@@ -286,12 +287,12 @@ func (a *app) identify(allocation monitor.Allocation) error {
 // view is what the metrics file says of this tick.
 func (a *app) view(snapshot *monitor.Snapshot, decisions decide.Decisions) metrics.View {
 	status := a.server.Status()
-	var steering metrics.Steering
+	var steering steer.View
 	if a.steer != nil {
 		steering = a.steer.View()
 	}
 	return metrics.View{
-		Snapshot: snapshot, Decisions: decisions, Steering: steering, Contention: a.watch.View(), Outside: a.outsideView(), TamperedTotal: a.state.TamperedTotal, Build: a.build,
+		Snapshot: snapshot, Decisions: decisions, Steering: steering, Contention: a.watch.View(), Outside: a.outside.View(), Events: a.eventsView(), TamperedTotal: a.state.TamperedTotal, Build: a.build,
 		Slices: countSlices(a.server.Slices(), a.books.Held()),
 		Plugin: metrics.Plugin{Registered: status.Registered, Registrations: status.Registrations,
 			RegistrationFailures: status.RegistrationFailures, Allocations: status.Allocations,

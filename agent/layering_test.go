@@ -42,7 +42,7 @@ var allowedImports = map[string][]string{
 	"agent/events":              {},
 	"agent/freezer":             {"agent/decide/witness", "agent/source/procs", "internal/atomicfile"},
 	"agent/freezer/freezertest": {"agent/source/procs", "internal/require"},
-	"agent/metrics":             {"agent/notes", "agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/decide/witness", "internal/atomicfile"},
+	"agent/metrics":             {"agent/notes", "agent/monitor", "agent/decide", "agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/decide/witness", "agent/outside", "agent/steer", "agent/watch", "internal/atomicfile"},
 	"agent/notes":               {},
 	"agent/standalone":          {"agent/amount", "agent/source", "agent/source/nvml", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
 	"agent/store":               {"agent/decide/health", "internal/atomicfile", "limiter", "plugin", "plugin/ledger"},
@@ -58,10 +58,10 @@ var allowedImports = map[string][]string{
 
 	// Decide and its rooms.
 	"agent/decide":             {"agent/monitor", "agent/decide/health"},
-	"agent/outside":            {"agent/decide/witness", "agent/freezer", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "limiter"},
-	"agent/steer":              {"agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
+	"agent/outside":            {"agent/decide/witness", "agent/freezer", "agent/monitor", "agent/notes", "agent/source", "agent/steer", "limiter"},
+	"agent/steer":              {"agent/decide/steering", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
 	"agent/steer/steertest":    {"limiter"},
-	"agent/watch":              {"agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/metrics", "agent/monitor", "agent/notes", "agent/source", "agent/store", "limiter", "plugin/ledger"},
+	"agent/watch":              {"agent/decide/contention", "agent/decide/health", "agent/decide/steering", "agent/monitor", "agent/notes", "agent/source", "agent/steer", "agent/store", "limiter", "plugin/ledger"},
 	"agent/watch/watchtest":    {"agent/decide/contention", "agent/monitor", "agent/source"},
 	"agent/decide/attribution": {},
 	"agent/decide/contention":  {"agent/monitor", "agent/decide/attribution"},

@@ -233,7 +233,7 @@ func sourcesUp(view View) []sample {
 		}
 	}
 	if view.Steering.Sampled {
-		samples = append(samples, sample{[]string{SourceUtilization}, truth(view.Steering.SampleUp)})
+		samples = append(samples, sample{[]string{monitor.SourceUtilization}, truth(view.Steering.SampleUp)})
 	}
 	for _, status := range view.Outside.Sources {
 		if !status.Absent && !isSource(view.Snapshot, status.Name) {
@@ -241,7 +241,7 @@ func sourcesUp(view View) []sample {
 		}
 	}
 	if view.Contention.Counters && view.Contention.Looks > 0 {
-		samples = append(samples, sample{[]string{SourceCounters}, truth(view.Contention.Up)})
+		samples = append(samples, sample{[]string{monitor.SourceCounters}, truth(view.Contention.Up)})
 	}
 	return samples
 }

@@ -13,18 +13,6 @@ import (
 	"github.com/vgpud/vgpud/agent/monitor"
 )
 
-// SourceUtilization is the name of the source of samples: the driver's figures of each process's use of GPU time.
-const SourceUtilization = "utilization"
-
-// Steering is the last round of steering GPU time. The zero value: there was none.
-type Steering struct {
-	Seen     *monitor.Compute // nil: there was none
-	Verdicts []steering.Verdict
-	Rounds   uint64 // since the agent started
-	Sampled  bool   // this agent has a source of samples
-	SampleUp bool   // which answered the last time
-}
-
 func computeRows() []row {
 	return []row{
 		{"vgpud_slice_compute_info", gauge, "How GPU time of the container is limited on this GPU: none, hard (the share is a cap) or elastic (what others leave is lent, up to the ceiling); always 1.",

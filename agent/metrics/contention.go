@@ -12,33 +12,8 @@ import (
 	"strings"
 
 	"github.com/vgpud/vgpud/agent/decide/contention"
-	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
 )
-
-// Names of the sources of looks.
-const (
-	SourceCounters = "counters" // of the cards, by the driver
-	SourceTraffic  = "traffic"  // of the containers, by their pages
-)
-
-// Contention is the last look at the cards' traffic. The zero value: this agent does not look.
-type Contention struct {
-	On        bool
-	Seen      *monitor.Contention // nil: there was none yet
-	Concluded contention.Result
-	Health    health.Verdicts
-	Moved     map[Move]uint64
-	Looks     uint64 // since the agent started
-	Counters  bool   // this agent has a source of counters
-	Up        bool   // which answered the last time
-}
-
-// Move is a kind of change of a card's state, as to contention.
-type Move struct {
-	GPUUUID string
-	Kind    health.TransitionKind
-}
 
 func contentionRows() []row {
 	resource := slices.Concat(sliceLabels, []string{"resource"})

@@ -13,6 +13,7 @@ import (
 	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/watch"
 )
 
 // gpmLeast tells figures of GPM from those of the driver's older counters: they are means over no less.
@@ -241,7 +242,7 @@ func moves(view View) []sample {
 	var samples []sample
 	for _, gpu := range view.Contention.Concluded.GPUs {
 		for _, kind := range transitionKinds {
-			samples = append(samples, sample{[]string{gpu.UUID, string(kind)}, float64(view.Contention.Moved[Move{gpu.UUID, kind}])})
+			samples = append(samples, sample{[]string{gpu.UUID, string(kind)}, float64(view.Contention.Moved[watch.Move{GPUUUID: gpu.UUID, Kind: kind}])})
 		}
 	}
 	return samples

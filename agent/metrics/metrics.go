@@ -3,22 +3,26 @@
 
 // Package metrics publishes one tick's view as vgpud.prom for node-exporter's textfile collector: whole or not at
 // all. catalogue.go has one row per metric, render.go makes the text, textfile.go puts it in place, publisher.go does so
-// beside the tick. The tick offers a View, whose parts packages steer and watch and the look from outside have made. Labels
+// beside the tick. The tick offers a View, whose parts packages steer, watch and outside have made. Labels
 // come partly from containers and drivers and are untrusted: what is not valid text never reaches the file.
 package metrics
 
 import (
 	"github.com/vgpud/vgpud/agent/decide"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/outside"
+	"github.com/vgpud/vgpud/agent/steer"
+	"github.com/vgpud/vgpud/agent/watch"
 )
 
 // View is everything that one file says. Snapshot is never nil.
 type View struct {
 	Snapshot      *monitor.Snapshot
 	Decisions     decide.Decisions
-	Steering      Steering
-	Contention    Contention
-	Outside       Outside
+	Steering      steer.View
+	Contention    watch.View
+	Outside       outside.View
+	Events        Events
 	TamperedTotal uint64
 	Slices        []SliceCounts
 	Plugin        Plugin

@@ -29,6 +29,9 @@ import (
 	"github.com/vgpud/vgpud/agent/decide/steering"
 	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/outside"
+	"github.com/vgpud/vgpud/agent/steer"
+	"github.com/vgpud/vgpud/agent/watch"
 	"github.com/vgpud/vgpud/internal/require"
 )
 
@@ -56,7 +59,7 @@ func exampleView() View {
 				{Key: "k3", GPUs: []monitor.Share{{GPUUUID: "GPU-b", SliceIDs: []string{"GPU-b::2"}, LimitBytes: 8 << 30}}},
 			},
 		},
-		Steering: Steering{
+		Steering: steer.View{
 			Rounds: 50, Sampled: true, SampleUp: true,
 			Seen: &monitor.Compute{Tenants: []monitor.Tenant{
 				{Key: "k1", GPUUUID: "GPU-a", Known: true, Charged: 12500 * time.Millisecond, Throttled: 3 * time.Second, Degraded: 250 * time.Millisecond, Launches: 4096},
@@ -70,14 +73,14 @@ func exampleView() View {
 			},
 		},
 		Contention: exampleContention(),
-		Outside: Outside{On: true, Sources: []monitor.SourceStatus{{Name: "process-memory", Up: true}, {Name: "probes", Absent: true}, {Name: "nvml"}},
-			Probes: Probes{Mode: "sampled", Reason: "a hit costs 6 µs", HitCostSeconds: 6e-6, Libraries: 2, Unobservable: 1},
-			Containers: []ContainerCalls{{Namespace: "md", Pod: "benchmem-01", Container: "gmx",
+		Outside: outside.View{On: true, Sources: []monitor.SourceStatus{{Name: "process-memory", Up: true}, {Name: "probes", Absent: true}, {Name: "nvml"}},
+			Probes: outside.ProbesView{Mode: "sampled", Reason: "a hit costs 6 µs", HitCostSeconds: 6e-6, Libraries: 2, Unobservable: 1},
+			Containers: []outside.ContainerCalls{{Namespace: "md", Pod: "benchmem-01", Container: "gmx",
 				Calls: monitor.Calls{Copies: [4]monitor.Count{{Calls: 2, Bytes: 1 << 20}}, UntoldCopies: monitor.Count{Calls: 1, Bytes: 7}, Contexts: 1, Missed: 3}}},
 			Findings: []witness.Finding{{Kind: witness.NoSlot, GPUUUID: "GPU-a", Namespace: "md", Pod: "sly", ContainerID: "abcd", PID: 7},
 				{Kind: witness.NoSlot, GPUUUID: "GPU-a", Namespace: "md", Pod: "sly", ContainerID: "abcd", PID: 8}},
-			Found: map[witness.Kind]uint64{witness.NoSlot: 2}, Unaccounted: map[string]uint64{"GPU-a": 1 << 30}, Frozen: 1,
-			Events: Events{On: true, Sent: 5, Dropped: 1}},
+			Found: map[witness.Kind]uint64{witness.NoSlot: 2}, Unaccounted: map[string]uint64{"GPU-a": 1 << 30}, Frozen: 1},
+		Events: Events{On: true, Sent: 5, Dropped: 1},
 		Decisions: decide.Decisions{
 			GPUs:        []decide.GPUVerdict{{UUID: "GPU-a", Healthy: true, Reason: "ok"}, {UUID: "GPU-b", Reason: "gpu-lost"}},
 			Allocations: []decide.AllocationVerdict{{Key: "k1", OverLimit: true}, {Key: "k2", Tampered: true, Frozen: true}, {Key: "k3", Missing: true}},
@@ -91,7 +94,7 @@ func exampleView() View {
 }
 
 // exampleContention has a card with a victim and an antagonist, and one that cannot be read.
-func exampleContention() Contention {
+func exampleContention() watch.View {
 	figure := func(value float64, period time.Duration) monitor.Figure {
 		return monitor.Figure{Value: value, Period: period, Known: true}
 	}
@@ -101,7 +104,7 @@ func exampleContention() Contention {
 	streams[0].Stalls = monitor.Count{Calls: 9, Time: 1500 * time.Millisecond}
 	streams[1].Key, streams[1].GPUUUID = "k2", "GPU-b" // its page could not be read
 	evidence := health.Evidence{GPUUUID: "GPU-a", Resource: contention.ResourcePCIeRX, Victim: "k1", Antagonist: "k9", Confidence: 0.9, Avg10: 0.5, Avg60: 0.4}
-	return Contention{On: true, Looks: 7, Counters: true, Up: true,
+	return watch.View{On: true, Looks: 7, Counters: true, Up: true,
 		Seen: &monitor.Contention{Streams: streams, Devices: []monitor.Device{
 			{GPUUUID: "GPU-a", Busy: figure(0.8, time.Second), DRAM: figure(0.75, 200*time.Millisecond), PCIeRX: figure(2e9, 200*time.Millisecond),
 				PCIeTX: figure(1e6, 20*time.Millisecond), SMClockMHz: 1980, LinkWidth: 8, LinkWidthMax: 16, LinkGeneration: 4, LinkGenerationMax: 5,
@@ -125,7 +128,7 @@ func exampleContention() Contention {
 			GPUs: []health.Verdict{{UUID: "GPU-a", Contended: true, Evidence: evidence}, {UUID: "GPU-b"}},
 			Cuts: []steering.Cut{{Key: "k1", GPUUUID: "GPU-a", Factor: 0.5}},
 		},
-		Moved: map[Move]uint64{{GPUUUID: "GPU-a", Kind: health.TransitionContended}: 2},
+		Moved: map[watch.Move]uint64{{GPUUUID: "GPU-a", Kind: health.TransitionContended}: 2},
 	}
 }
 

@@ -11,35 +11,8 @@ import (
 	"slices"
 
 	"github.com/vgpud/vgpud/agent/decide/witness"
-	"github.com/vgpud/vgpud/agent/monitor"
+	"github.com/vgpud/vgpud/agent/outside"
 )
-
-// Outside is the last look from outside. The zero value: this agent does not look.
-type Outside struct {
-	On          bool
-	Sources     []monitor.SourceStatus
-	Probes      Probes
-	Containers  []ContainerCalls  // sorted by their labels, without duplicates
-	Findings    []witness.Finding // in force
-	Found       map[witness.Kind]uint64
-	Unaccounted map[string]uint64 // bytes, by GPU
-	Frozen      int
-	Events      Events
-}
-
-// Probes say what the probes can see, and what they cost.
-type Probes struct {
-	Mode, Reason   string
-	HitCostSeconds float64
-	Libraries      int
-	Unobservable   int
-}
-
-// ContainerCalls are the calls of the driver's library by one container, as probes counted them. Names are as far as known.
-type ContainerCalls struct {
-	Namespace, Pod, Container string
-	Calls                     monitor.Calls
-}
 
 // Events are the Kubernetes Events of this agent. On false: it sends none.
 type Events struct {
@@ -51,8 +24,8 @@ func outsideRows() []row {
 	container := []string{"namespace", "pod", "container"}
 	return []row{
 		{"vgpud_probes_info", gauge, "How much the eBPF probes see of calls of the driver's library: full, sampled or off, and why not full; always 1.",
-			[]string{"mode", "reason"}, ifOutside(func(outside Outside) []sample {
-				return []sample{{[]string{outside.Probes.Mode, outside.Probes.Reason}, 1}}
+			[]string{"mode", "reason"}, ifOutside(func(look outside.View) []sample {
+				return []sample{{[]string{look.Probes.Mode, look.Probes.Reason}, 1}}
 			})},
 		{"vgpud_probes_hit_cost_seconds", gauge, "What one hit of a probe costs the program that is probed, as measured at the start; 0 without probes.", nil,
 			single(func(view View) float64 { return view.Outside.Probes.HitCostSeconds })},
@@ -65,11 +38,11 @@ func outsideRows() []row {
 		{"vgpud_container_copied_bytes_total", counter, "Bytes that the container copied, by direction, as the probes counted them; unknown: between unified addresses, where the call does not tell.",
 			slices.Concat(container, []string{"direction"}), containerCopies},
 		{"vgpud_witness_findings", gauge, "Findings about containers that use a GPU past what they were given, by kind, at present; a container can have several, such as one for each GPU or file. no-slot: a process uses the GPU past the library; memory-beyond-book: it holds more memory than its book says, or than it may; time-beyond-grant: it uses more GPU time than it may; replaced-file: it does not see a file that was mounted into it; no-allocation: it uses a GPU and was given none.", []string{"kind"},
-			ifOutside(func(outside Outside) []sample {
+			ifOutside(func(look outside.View) []sample {
 				var samples []sample
 				for _, kind := range witness.Kinds {
 					count := 0
-					for _, finding := range outside.Findings {
+					for _, finding := range look.Findings {
 						count += int(truth(finding.Kind == kind))
 					}
 					samples = append(samples, sample{[]string{string(kind)}, float64(count)})
@@ -77,20 +50,20 @@ func outsideRows() []row {
 				return samples
 			})},
 		{"vgpud_witness_findings_total", counter, "Findings that have begun, by kind; see vgpud_witness_findings.", []string{"kind"},
-			ifOutside(func(outside Outside) []sample {
+			ifOutside(func(look outside.View) []sample {
 				var samples []sample
 				for _, kind := range witness.Kinds {
-					samples = append(samples, sample{[]string{string(kind)}, float64(outside.Found[kind])})
+					samples = append(samples, sample{[]string{string(kind)}, float64(look.Found[kind])})
 				}
 				return samples
 			})},
 		{"vgpud_witness_finding_info", gauge, "Which container was found, on which GPU, at present; always 1.", []string{"kind", "gpu_uuid", "namespace", "pod", "container"},
 			ifOutside(findingInfo)},
 		{"vgpud_gpu_memory_unaccounted_bytes", gauge, "Memory of the GPU that containers hold, as the driver says, and that their books do not have, of those that hold more of it than is tolerated (--witness-overhead).", []string{"gpu_uuid"},
-			ifOutside(func(outside Outside) []sample {
+			ifOutside(func(look outside.View) []sample {
 				var samples []sample
-				for _, uuid := range slices.Sorted(maps.Keys(outside.Unaccounted)) {
-					samples = append(samples, sample{[]string{uuid}, float64(outside.Unaccounted[uuid])})
+				for _, uuid := range slices.Sorted(maps.Keys(look.Unaccounted)) {
+					samples = append(samples, sample{[]string{uuid}, float64(look.Unaccounted[uuid])})
 				}
 				return samples
 			})},
@@ -98,7 +71,7 @@ func outsideRows() []row {
 			single(func(view View) float64 { return float64(view.Outside.Frozen) })},
 		{"vgpud_events_total", counter, "Kubernetes Events, by what became of them: sent, or dropped (too many, refused, or the API server was away for too long).", []string{"result"},
 			func(view View) []sample {
-				events := view.Outside.Events
+				events := view.Events
 				if !events.On {
 					return nil
 				}
@@ -108,7 +81,7 @@ func outsideRows() []row {
 }
 
 // ifOutside has series only where this agent looks from outside.
-func ifOutside(samplesOf func(Outside) []sample) func(View) []sample {
+func ifOutside(samplesOf func(outside.View) []sample) func(View) []sample {
 	return func(view View) []sample {
 		if !view.Outside.On {
 			return nil
@@ -149,10 +122,10 @@ func containerCopies(view View) []sample {
 }
 
 // findingInfo has one series for each container, GPU and kind: several processes and files of one are one.
-func findingInfo(outside Outside) []sample {
+func findingInfo(look outside.View) []sample {
 	var samples []sample
 	seen := map[[5]string]bool{}
-	for _, finding := range outside.Findings {
+	for _, finding := range look.Findings {
 		container := finding.ContainerName
 		if container == "" {
 			container = finding.ContainerID

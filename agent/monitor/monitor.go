@@ -24,6 +24,11 @@ const (
 	SourcePages   = "pages"
 	SourceProcs   = "procs"
 	SourceKubelet = "kubelet"
+	// SourceUtilization is the driver's figures of each process's use of GPU time, which steering takes.
+	SourceUtilization = "utilization"
+	// SourceCounters are the cards' counters, SourceTraffic what containers tell of theirs by their pages; the watch takes both.
+	SourceCounters = "counters"
+	SourceTraffic  = "traffic"
 	// SourcePodResources is the part of the kubelet that knows the names of pods.
 	SourcePodResources = "podresources"
 	// SourcePods is the part of the kubelet's directory that shows which pods there are.

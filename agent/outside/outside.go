@@ -18,10 +18,10 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer"
-	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/steer"
 	"github.com/vgpud/vgpud/limiter"
 )
 
@@ -36,7 +36,7 @@ type Loop struct {
 	open     func() Probes // attaches the probes; nil: there are none
 	policy   witness.Policy
 	state    witness.State
-	steering func() metrics.Steering
+	steering func() steer.View
 	freezer  *freezer.Freezer                               // nil: nobody is frozen
 	pods     func(context.Context) (map[string]bool, error) // that the kubelet keeps, by UID
 	tell     func(finding witness.Finding, done witness.Action)
@@ -54,7 +54,7 @@ type Look struct {
 	Findings witness.Findings
 	Found    map[witness.Kind]uint64
 	Done     map[string]witness.Action // beyond reporting, by container ID
-	Calls    []metrics.ContainerCalls
+	Calls    []ContainerCalls
 }
 
 // Probes are attached, and have to be let go.
@@ -69,7 +69,7 @@ type Config struct {
 	Sources  monitor.OutsideSources // without Witness, the residents alone, whose calls the probes count
 	Open     func() Probes          // attaches the probes; nil: there are none
 	Policy   witness.Policy
-	Steering func() metrics.Steering                        // the last round of steering; nil: nothing is steered
+	Steering func() steer.View                              // the last round of steering; nil: nothing is steered
 	Freezer  *freezer.Freezer                               // nil: nobody is frozen
 	Pods     func(context.Context) (map[string]bool, error) // that the kubelet keeps, by UID
 	Tell     func(finding witness.Finding, done witness.Action)
@@ -82,7 +82,7 @@ func New(config Config) *Loop {
 		policy: config.Policy, now: limiter.MonotonicNow, found: map[witness.Kind]uint64{}, steering: config.Steering,
 		freezer: config.Freezer, pods: config.Pods, tell: config.Tell}
 	if o.steering == nil {
-		o.steering = func() metrics.Steering { return metrics.Steering{} }
+		o.steering = func() steer.View { return steer.View{} }
 	}
 	o.last.Store(&Look{Seen: &monitor.Outside{Probes: source.ProbeStatus{Mode: source.ProbesOff, Reason: "not asked for"}}})
 	return o
@@ -175,7 +175,7 @@ func findingAttributes(finding witness.Finding) []any {
 // callsByContainer sums what the probes counted over the control groups of each container, as far as it is known whose they
 // are: of containers with a process that uses a GPU. The names are those of the allocation, or else of what the control
 // group's path tells.
-func callsByContainer(seen *monitor.Outside) []metrics.ContainerCalls {
+func callsByContainer(seen *monitor.Outside) []ContainerCalls {
 	owners := map[string]monitor.Owner{}
 	for _, allocation := range seen.Allocations {
 		owners[allocation.Key] = allocation.Owner
@@ -200,11 +200,11 @@ func callsByContainer(seen *monitor.Outside) []metrics.ContainerCalls {
 			sums[who] = addCalls(sums[who], calls)
 		}
 	}
-	var list []metrics.ContainerCalls
+	var list []ContainerCalls
 	for who, calls := range sums {
-		list = append(list, metrics.ContainerCalls{Namespace: who.namespace, Pod: who.pod, Container: who.container, Calls: calls})
+		list = append(list, ContainerCalls{Namespace: who.namespace, Pod: who.pod, Container: who.container, Calls: calls})
 	}
-	slices.SortFunc(list, func(a, b metrics.ContainerCalls) int {
+	slices.SortFunc(list, func(a, b ContainerCalls) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container))
 	})
 	return list
@@ -227,24 +227,50 @@ func addCalls(a, b monitor.Calls) monitor.Calls {
 // Last is what the last look came to.
 func (o *Loop) Last() *Look { return o.last.Load() }
 
-// View is the last look, for the metrics. A nil Loop does not look.
-func (o *Loop) View() metrics.Outside {
+// View is the last look from outside, as it is shown. The zero value: this agent does not look.
+type View struct {
+	On          bool
+	Sources     []monitor.SourceStatus
+	Probes      ProbesView
+	Containers  []ContainerCalls  // sorted by their labels, without duplicates
+	Findings    []witness.Finding // in force
+	Found       map[witness.Kind]uint64
+	Unaccounted map[string]uint64 // bytes, by GPU
+	Frozen      int
+}
+
+// ProbesView says what the probes can see, and what they cost.
+type ProbesView struct {
+	Mode, Reason   string
+	HitCostSeconds float64
+	Libraries      int
+	Unobservable   int
+}
+
+// ContainerCalls are the calls of the driver's library by one container, as probes counted them. Names are as far as known.
+type ContainerCalls struct {
+	Namespace, Pod, Container string
+	Calls                     monitor.Calls
+}
+
+// View is the last look. A nil Loop does not look.
+func (o *Loop) View() View {
 	if o == nil {
-		return metrics.Outside{}
+		return View{}
 	}
 	return o.ViewOf(o.last.Load())
 }
 
-// ViewOf is what metrics tell of a look.
-func (o *Loop) ViewOf(last *Look) metrics.Outside {
-	return metrics.Outside{On: true, Sources: last.Seen.Sources, Containers: last.Calls, Findings: last.Findings.List, Found: last.Found,
+// ViewOf is a look as it is shown.
+func (o *Loop) ViewOf(last *Look) View {
+	return View{On: true, Sources: last.Seen.Sources, Containers: last.Calls, Findings: last.Findings.List, Found: last.Found,
 		Unaccounted: last.Findings.UnaccountedBytes, Frozen: len(o.freezer.View()),
 		Probes: probesView(last.Seen.Probes)}
 }
 
 // probesView says what the probes see. A file that is probed in part is not one that cannot be seen.
-func probesView(status source.ProbeStatus) metrics.Probes {
-	view := metrics.Probes{Mode: string(status.Mode), Reason: status.Reason, HitCostSeconds: status.HitCost.Seconds(), Libraries: status.Libraries}
+func probesView(status source.ProbeStatus) ProbesView {
+	view := ProbesView{Mode: string(status.Mode), Reason: status.Reason, HitCostSeconds: status.HitCost.Seconds(), Libraries: status.Libraries}
 	for _, file := range status.Unobservable {
 		if !file.Partial {
 			view.Unobservable++

@@ -21,7 +21,6 @@ import (
 	"github.com/vgpud/vgpud/agent/decide/witness"
 	"github.com/vgpud/vgpud/agent/freezer"
 	"github.com/vgpud/vgpud/agent/freezer/freezertest"
-	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
 )
@@ -99,7 +98,7 @@ func TestCallsByContainer(t *testing.T) {
 			process(4, 13, "uid-3", "cc", "k1"), process(5, 0, "", "")}, // 4: pages of another pod
 		Calls: map[uint64]monitor.Calls{10: {Contexts: 1, Missed: 2}, 11: {Contexts: 2}, 12: {Contexts: 3}, 13: {Contexts: 4}, 99: {Contexts: 5}},
 	}
-	want := []metrics.ContainerCalls{
+	want := []ContainerCalls{
 		{Pod: "uid-2", Container: "bb", Calls: monitor.Calls{Contexts: 3}},
 		{Pod: "uid-3", Container: "cc", Calls: monitor.Calls{Contexts: 4}},
 		{Namespace: "md", Pod: "one", Container: "gmx", Calls: monitor.Calls{Contexts: 3, Missed: 2}},

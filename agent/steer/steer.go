@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/vgpud/vgpud/agent/decide/steering"
-	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/store"
@@ -74,7 +73,7 @@ type Loop struct {
 	noted      notes.Notes
 
 	mu   sync.Mutex
-	last metrics.Steering
+	last View
 }
 
 // tenant is an allocation that is steered. handle is nil while its pages cannot be opened.
@@ -153,7 +152,7 @@ func (s *Loop) round() time.Duration {
 		s.wantedAt = now
 	}
 	s.mu.Lock()
-	s.last = metrics.Steering{Seen: seen, Verdicts: result.Verdicts, Rounds: s.last.Rounds + 1,
+	s.last = View{Seen: seen, Verdicts: result.Verdicts, Rounds: s.last.Rounds + 1,
 		Sampled: s.samples != nil, SampleUp: sampleErr == nil}
 	s.mu.Unlock()
 	return min(max(result.Next, shortestRest), longestRest)
@@ -190,8 +189,17 @@ func (s *Loop) verify(now time.Duration) {
 	}
 }
 
-// View is the last round, for the metrics.
-func (s *Loop) View() metrics.Steering {
+// View is the last round of steering GPU time, as it is shown. The zero value: there was none.
+type View struct {
+	Seen     *monitor.Compute // nil: there was none
+	Verdicts []steering.Verdict
+	Rounds   uint64 // since the agent started
+	Sampled  bool   // this agent has a source of samples
+	SampleUp bool   // which answered the last time
+}
+
+// View is the last round.
+func (s *Loop) View() View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
@@ -331,7 +339,7 @@ func (s *Loop) beat(now time.Duration, look bool) {
 
 // report logs what an operator or a user acts on, once when it begins and once when it is over.
 func (s *Loop) report(result steering.Result, sampleErr error, now time.Duration) {
-	s.noted.Change(s.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceUtilization}, sampleErr)
+	s.noted.Change(s.log, notes.Subject{Stage: notes.StageObserve, Source: monitor.SourceUtilization}, sampleErr)
 	for _, verdict := range result.Verdicts {
 		record := s.tenants[verdict.Key].record
 		about := func(stage string) notes.Subject {

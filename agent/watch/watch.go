@@ -22,10 +22,10 @@ import (
 	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/decide/health"
 	"github.com/vgpud/vgpud/agent/decide/steering"
-	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/notes"
 	"github.com/vgpud/vgpud/agent/source"
+	"github.com/vgpud/vgpud/agent/steer"
 	"github.com/vgpud/vgpud/agent/store"
 	"github.com/vgpud/vgpud/limiter"
 	"github.com/vgpud/vgpud/plugin/ledger"
@@ -36,8 +36,8 @@ type Looked struct {
 	Seen      *monitor.Contention // of all cards, those of older looks included
 	Concluded contention.Result
 	Health    health.Verdicts
-	Moved     map[metrics.Move]uint64 // transitions since the agent started
-	Changes   map[string]Change       // the newest of each card
+	Moved     map[Move]uint64   // transitions since the agent started
+	Changes   map[string]Change // the newest of each card
 	Rates     map[StreamID]Rates
 	Looks     uint64
 	Up        bool // the counters could be read
@@ -62,7 +62,7 @@ type Loop struct {
 	books    *ledger.Ledger
 	traffics source.Traffics
 	devices  *Sampler // nil: nothing has counters
-	steering func() metrics.Steering
+	steering func() steer.View
 	started  func(key string) time.Duration // when its oldest process started, CLOCK_MONOTONIC; 0: not known
 	moved    func()                         // wakes the tick
 	untold   transitions                    // for the tick, which knows what follows
@@ -81,7 +81,7 @@ type Loop struct {
 	at      map[StreamID]monitor.Stream
 	rates   map[StreamID]Rates
 	cadence contention.Cadence
-	counts  map[metrics.Move]uint64
+	counts  map[Move]uint64
 	changes map[string]Change
 	looks   uint64
 	noted   notes.Notes
@@ -94,7 +94,7 @@ type Config struct {
 	Books    *ledger.Ledger
 	Traffics source.Traffics
 	Counters *Sampler                       // nil: nothing has counters
-	Steering func() metrics.Steering        // the last round of steering; nil: nothing is steered
+	Steering func() steer.View              // the last round of steering; nil: nothing is steered
 	Started  func(key string) time.Duration // when its oldest process started, CLOCK_MONOTONIC; 0: not known
 	Moved    func()                         // called when a verdict moved
 	Wall     func() time.Time
@@ -110,9 +110,9 @@ func New(config Config) *Loop {
 		steering: config.Steering, started: config.Started, moved: config.Moved, now: limiter.MonotonicNow, contend: config.Contend,
 		policy: contention.DefaultPolicy(), health: config.Health, record: config.Verdicts, used: map[StreamID]usedTime{},
 		cards: map[string]source.DeviceSample{}, at: map[StreamID]monitor.Stream{}, rates: map[StreamID]Rates{},
-		counts: map[metrics.Move]uint64{}, changes: map[string]Change{}, wall: config.Wall}
+		counts: map[Move]uint64{}, changes: map[string]Change{}, wall: config.Wall}
 	if w.steering == nil {
-		w.steering = func() metrics.Steering { return metrics.Steering{} }
+		w.steering = func() steer.View { return steer.View{} }
 	}
 	if w.contend == nil {
 		w.contend = contention.Judge
@@ -154,7 +154,7 @@ func (w *Loop) look(ctx context.Context) time.Duration {
 	}
 	devices := w.gather(answer, named, holdings)
 	traffic, err := w.traffics.Traffic(keysOn(holdings, devices))
-	w.noted.Change(w.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceTraffic}, err)
+	w.noted.Change(w.log, notes.Subject{Stage: notes.StageObserve, Source: monitor.SourceTraffic}, err)
 	seen := monitor.CollectContention(w.now(), devices, holdings, traffic)
 	concluded, state := w.contend(seen, w.policy, w.state)
 	judged, verdict := health.Judge(concluded, w.health, w.verdict, seen.Now)
@@ -178,7 +178,7 @@ func (w *Loop) gather(answer answer, named []string, holdings []monitor.Holding)
 	if errors.Is(fault, errNoCounters) {
 		fault = nil // said once, at the start
 	}
-	w.noted.Change(w.log, notes.Subject{Stage: notes.StageObserve, Source: metrics.SourceCounters}, fault)
+	w.noted.Change(w.log, notes.Subject{Stage: notes.StageObserve, Source: monitor.SourceCounters}, fault)
 	if answer.err != nil {
 		cards := map[string]bool{}
 		for _, holding := range holdings {
@@ -233,7 +233,7 @@ func keysOn(holdings []monitor.Holding, devices []source.DeviceSample) []string 
 // publish makes the look known to the other loops. What a quick look did not see stays as it was.
 func (w *Loop) publish(seen *monitor.Contention, concluded contention.Result, judged health.Verdicts, all, up bool) {
 	for _, transition := range judged.Transitions {
-		w.counts[metrics.Move{GPUUUID: transition.UUID, Kind: transition.Kind}]++
+		w.counts[Move{GPUUUID: transition.UUID, Kind: transition.Kind}]++
 		if transition.Kind == health.TransitionContended || transition.Kind == health.TransitionRecovered {
 			w.changes[transition.UUID] = Change{w.wall(), transition.Kind == health.TransitionContended, transition.Evidence}
 		}
@@ -276,17 +276,35 @@ func (w *Loop) Last() *Looked { return w.last.Load() }
 // TakeUntold takes the transitions that nobody has taken. Those verdicts that are read afterwards have them.
 func (w *Loop) TakeUntold() []health.Transition { return w.untold.take() }
 
-// View is the last look, for the metrics. A nil Loop does not look.
-func (w *Loop) View() metrics.Contention {
+// View is the last look at the cards' traffic, as it is shown. The zero value: this agent does not look.
+type View struct {
+	On        bool
+	Seen      *monitor.Contention // nil: there was none yet
+	Concluded contention.Result
+	Health    health.Verdicts
+	Moved     map[Move]uint64
+	Looks     uint64 // since the agent started
+	Counters  bool   // this agent has a source of counters
+	Up        bool   // which answered the last time
+}
+
+// Move is a kind of change of a card's state, as to contention.
+type Move struct {
+	GPUUUID string
+	Kind    health.TransitionKind
+}
+
+// View is the last look. A nil Loop does not look.
+func (w *Loop) View() View {
 	if w == nil {
-		return metrics.Contention{}
+		return View{}
 	}
 	return w.ViewOf(w.last.Load())
 }
 
-// ViewOf is what metrics tell of a look.
-func (w *Loop) ViewOf(last *Looked) metrics.Contention {
-	return metrics.Contention{On: true, Seen: last.Seen, Concluded: last.Concluded, Health: last.Health, Moved: last.Moved,
+// ViewOf is a look as it is shown.
+func (w *Loop) ViewOf(last *Looked) View {
+	return View{On: true, Seen: last.Seen, Concluded: last.Concluded, Health: last.Health, Moved: last.Moved,
 		Looks: last.Looks, Counters: w.devices != nil, Up: last.Up}
 }
 

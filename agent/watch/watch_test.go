@@ -16,10 +16,10 @@ import (
 
 	"github.com/vgpud/vgpud/agent/decide/contention"
 	"github.com/vgpud/vgpud/agent/decide/health"
-	"github.com/vgpud/vgpud/agent/metrics"
 	"github.com/vgpud/vgpud/agent/monitor"
 	"github.com/vgpud/vgpud/agent/source"
 	"github.com/vgpud/vgpud/agent/source/fake"
+	"github.com/vgpud/vgpud/agent/steer"
 	"github.com/vgpud/vgpud/agent/watch/watchtest"
 	"github.com/vgpud/vgpud/internal/logtest"
 	"github.com/vgpud/vgpud/limiter"
@@ -236,7 +236,7 @@ func TestUsedTime(t *testing.T) {
 
 // Rates are differences of two looks at all cards; nothing is known after one, and counters that began anew count as still.
 func TestStreamRates(t *testing.T) {
-	w := &Loop{rates: map[StreamID]Rates{}, at: map[StreamID]monitor.Stream{}, steering: func() metrics.Steering { return metrics.Steering{} }}
+	w := &Loop{rates: map[StreamID]Rates{}, at: map[StreamID]monitor.Stream{}, steering: func() steer.View { return steer.View{} }}
 	look := func(now time.Duration, bytes uint64, stalled time.Duration, known bool) Rates {
 		stream := monitor.Stream{Traffic: source.Traffic{Key: "k", GPUUUID: gpuA, Known: known, Stalls: source.Count{Time: stalled}}}
 		stream.Copies[source.DeviceToHost].Bytes = bytes
