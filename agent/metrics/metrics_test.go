@@ -104,7 +104,7 @@ func exampleContention() watch.View {
 	streams[0].Stalls = monitor.Count{Calls: 9, Time: 1500 * time.Millisecond}
 	streams[1].Key, streams[1].GPUUUID = "k2", "GPU-b" // its page could not be read
 	evidence := health.Evidence{GPUUUID: "GPU-a", Resource: contention.ResourcePCIeRX, Victim: "k1", Antagonist: "k9", Confidence: 0.9, Avg10: 0.5, Avg60: 0.4}
-	return watch.View{On: true, Looks: 7, Counters: true, Up: true,
+	return watch.View{On: true, Counters: true, Looked: watch.Looked{Looks: 7, Up: true,
 		Seen: &monitor.Contention{Streams: streams, Devices: []monitor.Device{
 			{GPUUUID: "GPU-a", Busy: figure(0.8, time.Second), DRAM: figure(0.75, 200*time.Millisecond), PCIeRX: figure(2e9, 200*time.Millisecond),
 				PCIeTX: figure(1e6, 20*time.Millisecond), SMClockMHz: 1980, LinkWidth: 8, LinkWidthMax: 16, LinkGeneration: 4, LinkGenerationMax: 5,
@@ -129,7 +129,7 @@ func exampleContention() watch.View {
 			Cuts: []steering.Cut{{Key: "k1", GPUUUID: "GPU-a", Factor: 0.5}},
 		},
 		Moved: map[watch.Move]uint64{{GPUUUID: "GPU-a", Kind: health.TransitionContended}: 2},
-	}
+	}}
 }
 
 // mustParse reads text the way node-exporter does and fails the test on anything that it would refuse.

@@ -33,14 +33,14 @@ import (
 
 // Looked is what the last look came to. Nobody changes it.
 type Looked struct {
-	Seen      *monitor.Contention // of all cards, those of older looks included
+	Seen      *monitor.Contention // of all cards, those of older looks included; nil in the zero value alone
 	Concluded contention.Result
 	Health    health.Verdicts
 	Moved     map[Move]uint64   // transitions since the agent started
 	Changes   map[string]Change // the newest of each card
 	Rates     map[StreamID]Rates
-	Looks     uint64
-	Up        bool // the counters could be read
+	Looks     uint64 // since the agent started
+	Up        bool   // the counters could be read
 }
 
 // Change is when a card became contended, or recovered, and why.
@@ -276,16 +276,11 @@ func (w *Loop) Last() *Looked { return w.last.Load() }
 // TakeUntold takes the transitions that nobody has taken. Those verdicts that are read afterwards have them.
 func (w *Loop) TakeUntold() []health.Transition { return w.untold.take() }
 
-// View is the last look at the cards' traffic, as it is shown. The zero value: this agent does not look.
+// View is the last look, as it is shown. The zero value: this agent does not look.
 type View struct {
-	On        bool
-	Seen      *monitor.Contention // nil: there was none yet
-	Concluded contention.Result
-	Health    health.Verdicts
-	Moved     map[Move]uint64
-	Looks     uint64 // since the agent started
-	Counters  bool   // this agent has a source of counters
-	Up        bool   // which answered the last time
+	Looked
+	On       bool
+	Counters bool // this agent has a source of counters
 }
 
 // Move is a kind of change of a card's state, as to contention.
@@ -304,8 +299,7 @@ func (w *Loop) View() View {
 
 // ViewOf is a look as it is shown.
 func (w *Loop) ViewOf(last *Looked) View {
-	return View{On: true, Seen: last.Seen, Concluded: last.Concluded, Health: last.Health, Moved: last.Moved,
-		Looks: last.Looks, Counters: w.devices != nil, Up: last.Up}
+	return View{Looked: *last, On: true, Counters: w.devices != nil}
 }
 
 // Verdicts are what the tick is told: the last look's, or before the first one those of an earlier agent.
