@@ -28,7 +28,7 @@ import (
 // Every is how often containers are looked at from outside: what they do is to be said within ten seconds.
 const Every = 2 * time.Second
 
-// Loop looks at containers from outside. One goroutine runs it; last is for others.
+// Loop looks at containers from outside. One goroutine runs it; Last and View are for others.
 type Loop struct {
 	log      *slog.Logger
 	witness  bool // else probes alone are read

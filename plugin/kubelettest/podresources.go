@@ -17,7 +17,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// podResourcesServer answers List; the other calls of the API are not implemented.
+// podResourcesServer answers List, which is all that the agent asks for; other calls get the API's own Unimplemented.
 type podResourcesServer struct {
 	podresources.UnimplementedPodResourcesListerServer
 	kubelet *Kubelet
